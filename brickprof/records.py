@@ -1,0 +1,136 @@
+"""The records of a run: what capture writes, what everything else reads.
+
+Three kinds. An ``Event`` is a fact worth surviving anything (written at once). A ``Span`` is the time
+one brick took. A ``Sample`` is the statistics of one tensor. All are plain frozen data.
+
+Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``step``):
+
+    run          run_id, version, pid, python, torch, level, budget, coordinates, rank, world_size, argv, host
+    brick        id, brick_kind, path, model                       interns a Brick
+    tensor       id, name, model, brick, shape, dtype, device, trainable, alias_of     interns a tensor
+    model        model, cls, parameters, trainable, blocks, wrapper, compiled
+    optimizer_created  optimizer, cls, groups [{tensors, ...hyperparameters}]
+    loss         value, micro, site, scale, dtype, grad_fn, training, shape
+    grad         point, tensors, l2, absmax, at, nonfinite [{tensor, nan, inf}], scale, micro
+    clip         norm, max_norm, norm_type, tensors, how (norm|value)
+    zero_grad    optimizer | model, to_none
+    optimizer    optimizer, lr [per group], skipped, count
+    hyperparameters    optimizer, groups          when they first appear and when they change
+    schedule     cls, optimizer, lr, count
+    scaler       op (unscale|step|update), scale, found_inf, skipped
+    batch        loader, wait_ns, fingerprint, size, count
+    mode         model, training, mixed
+    activation   block outputs that are not finite: brick, nan, inf, numel, dtype, phase, inputs_finite
+    weight       weights that are not finite after an update: nonfinite [{tensor, nan, inf}]
+    sampled      level, reason (first|cadence|escalation), tensors, roles     what was looked at, and why
+    cadence      guard, full, spans, overhead, reason              how often, from now on
+    anomaly      what, brick, tensor, value, until                 deep capture is on until that step
+    memory       rss, peak, device_allocated, device_reserved
+    compile      model, path
+    note         text                                              something capture wants to say once
+    exception    type, message, frames, where
+    probe_off    probe, error, failures
+    dropped      events, spans, samples, reason
+    exit         steps, costs {probe: ns}, overhead, dropped, recomputes
+
+and of the launch itself (``process.jsonl``): start, exited, signal, hang, stacks, memory, exception.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from brickprof.bricks import Brick, Coordinates
+
+SCHEMA = 1
+
+ROLES = ("grad_local", "grad", "weight", "update", "activation", "input", "loss")
+PHASES = (
+    "run", "step", "forward", "backward", "optimizer", "loader", "eval", "recompute", "transfer", "user",
+)  # fmt: skip
+
+HISTOGRAM_BINS = 24
+"""Bins of log2 |x| of the 1K sample, five octaves each from 2**-70; bin 0 also holds what is smaller
+(zeros are in ``zero_fraction``), the last bin what is larger or not finite."""
+HISTOGRAM_LOW = -70
+HISTOGRAM_OCTAVES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    kind: str
+    step: int
+    fields: dict[str, Any] = field(default_factory=dict)
+    seq: int = 0
+    time_ns: int = 0
+    rank: int = 0
+
+    @property
+    def id(self) -> str:
+        return f"event:{self.seq}@{self.rank}"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    brick: Brick
+    step: int
+    start_ns: int
+    end_ns: int
+    phase: str = "forward"
+    id: int = 0
+    parent: int = 0
+    device_ns: int | None = None
+    stream: int | None = None
+    coordinates: Coordinates = Coordinates()
+    attributes: dict[str, Any] = field(default_factory=dict)
+    rank: int = 0
+
+    @property
+    def host_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Statistics of one tensor at one step. ``None`` means it was not measured, never zero."""
+
+    brick: Brick
+    tensor: str
+    role: str
+    step: int
+    numel: int = 0
+    nan: int | None = None
+    inf: int | None = None
+    absmax: float | None = None
+    l2: float | None = None
+    mean: float | None = None
+    zero_fraction: float | None = None
+    ratio: float | None = None
+    checksum: int | None = None
+    histogram: tuple[int, ...] | None = None
+    scale: float | None = None
+    micro: int = 0
+    time_ns: int = 0
+    rank: int = 0
+
+    @property
+    def id(self) -> str:
+        return f"{self.role}:{self.step}:{self.tensor}@{self.rank}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeta:
+    run_id: str
+    script: str = ""
+    argv: tuple[str, ...] = ()
+    started_ns: int = 0
+    level: str = "standard"
+    version: str = ""
+    schema: int = SCHEMA
+    source: str = "capture"
+    host: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+Record = Event | Span | Sample

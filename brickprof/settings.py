@@ -1,0 +1,165 @@
+"""The settings of a run: defaults < pyproject.toml < environment < flags.
+
+Enters: ``[tool.brickprof]`` of the nearest pyproject.toml, ``BRICKPROF_*`` variables, keyword
+overrides. Leaves: one frozen ``Settings``, which a supervisor hands to its children as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from brickprof.errors import ConfigurationError
+
+LEVELS = ("light", "standard", "deep")
+
+RUN_VARIABLE = "BRICKPROF_RUN"
+SETTINGS_VARIABLE = "BRICKPROF_SETTINGS"
+"""What a supervisor sets for its children: the run's folder, and these settings as JSON."""
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    level: str = "standard"
+    overhead: float = 0.01
+    """Share of the step time that capture may take; cadence adapts to stay inside it."""
+    max_bytes: int = 256 * 2**20
+    """Size cap of the journal of one rank."""
+    escalation_steps: int = 8
+    """How many steps stay in deep capture after an anomaly."""
+    hang_seconds: float = 300.0
+    out: str = "brickprof-runs"
+    otlp: str = ""
+    """OTLP endpoint that the supervisor exports to; empty means none."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        try:
+            given = json.loads(text)
+        except ValueError as error:
+            raise ConfigurationError(f"{SETTINGS_VARIABLE} is not JSON: {error}.") from None
+        return checked(cls(), given, where=SETTINGS_VARIABLE)
+
+
+def load(overrides: Mapping[str, Any] | None = None, *, start: Path | None = None) -> Settings:
+    """The settings in force for a command started in ``start``."""
+    settings = Settings()
+    table, where = _pyproject_table(start or Path.cwd())
+    settings = checked(settings, table, where=where)
+    environment = {
+        field.name: os.environ[f"BRICKPROF_{field.name.upper()}"]
+        for field in fields(Settings)
+        if f"BRICKPROF_{field.name.upper()}" in os.environ
+    }
+    settings = checked(settings, environment, where="the environment")
+    given = {name: value for name, value in (overrides or {}).items() if value is not None}
+    return checked(settings, given, where="the command line")
+
+
+def checked(base: Settings, given: Mapping[str, Any], *, where: str) -> Settings:
+    """``base`` with ``given`` applied, every value validated."""
+    known = {field.name for field in fields(Settings)}
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        key = name.replace("-", "_")
+        if key not in known:
+            raise ConfigurationError(
+                f"{where} sets {name!r}, which is no setting.", f"Settings: {', '.join(sorted(known))}."
+            )
+        values[key] = _PARSERS[key](value, f"{key} in {where}")
+    return replace(base, **values)
+
+
+def share(value: Any, name: str) -> float:
+    """"1%", "0.01" or 0.01 as 0.01."""
+    text = str(value).strip()
+    try:
+        number = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= 1:
+        raise ConfigurationError(f"{name} is {value!r}.", "Give a share such as 1% or 0.01, at most 100%.")
+    return number
+
+
+def size(value: Any, name: str) -> int:
+    """"256MB", "1GiB" or a number of bytes."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", str(value).lower())
+    if not match:
+        raise ConfigurationError(f"{name} is {value!r}.", "Give a size such as 256MB or 1GiB.")
+    number = int(float(match[1]) * _UNITS[match[2] or ""])
+    if number < 2**20:
+        raise ConfigurationError(f"{name} is {value!r}.", "A journal needs at least 1MiB.")
+    return number
+
+
+def _level(value: Any, name: str) -> str:
+    if value not in LEVELS:
+        raise ConfigurationError(f"{name} is {value!r}.", f"Levels: {', '.join(LEVELS)}.")
+    return str(value)
+
+
+def _seconds(value: Any, name: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise ConfigurationError(f"{name} is {value!r}.", "Give seconds, 0 to switch it off.")
+    return number
+
+
+def _count(value: Any, name: str) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = -1
+    if number < 0:
+        raise ConfigurationError(f"{name} is {value!r}.", "Give a whole number, 0 or more.")
+    return number
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{name} is {value!r}.", "Give text.")
+    return value
+
+
+_PARSERS = {
+    "level": _level,
+    "overhead": share,
+    "max_bytes": size,
+    "escalation_steps": _count,
+    "hang_seconds": _seconds,
+    "out": _text,
+    "otlp": _text,
+}
+
+
+def _pyproject_table(start: Path) -> tuple[dict[str, Any], str]:
+    for folder in (start, *start.parents):
+        file = folder / "pyproject.toml"
+        if not file.is_file():
+            continue
+        try:
+            with file.open("rb") as stream:
+                document = tomllib.load(stream)
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+            return {}, ""  # somebody else's file, somebody else's error
+        table = document.get("tool", {}).get("brickprof", {})
+        if not isinstance(table, dict):
+            raise ConfigurationError(f"[tool.brickprof] in {file} is not a table.")
+        return table, f"[tool.brickprof] of {file}"
+    return {}, ""
