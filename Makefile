@@ -1,0 +1,55 @@
+# Every target does its own set-up: on a fresh machine `make demo` or `make test` is the first command.
+#   make PYTHON=python3.12 test     another interpreter (3.11 or newer)
+#   make VENV=/tmp/venv test        another place for the environment
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.brickprof-ready
+
+.PHONY: help setup demo test check bench format clean
+
+help:
+	@echo "make demo     a healthy run and a broken one, with their verdicts"
+	@echo "make test     all tests"
+	@echo "make check    ruff, mypy and the direction of imports"
+	@echo "make bench    what brickprof costs a training, as a table"
+	@echo "make format   ruff's formatter and automatic fixes"
+	@echo "make clean    remove the environment and everything built"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "brickprof needs Python 3.11 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# The broken run exits with its script's own code, which is what is being shown: 0 and 1 are both fine.
+demo: $(READY)
+	@printf '\n=== A training that is fine ===\n\n'
+	$(BIN)/brickprof run examples/gpt.py
+	@printf '\n=== The same training, broken ===\n\n'
+	$(BIN)/brickprof run examples/broken_gpt.py || test $$? -eq 1
+
+test: $(READY)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_imports.py
+
+bench: $(READY)
+	$(BIN)/python benchmarks/overhead.py
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist brickprof.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
