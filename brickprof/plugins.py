@@ -1,0 +1,86 @@
+"""Finds the one-file plugins of a seam: probes, kernels, rules, causes, readers, reports, commands.
+
+Enters: the name of a package such as ``brickprof.rules``. Leaves: its modules in the order of their names,
+those of third parties behind them, and a note for each one that could not be imported.
+
+A third party adds a module to a seam with an entry point in the group ``brickprof.plugins`` whose name
+starts with the seam: ``rules.my_rule = "my_package.my_rule"`` joins ``brickprof.rules``. A broken plugin of
+somebody else is a note, never the end of a command; a broken module of our own raises.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+GROUP = "brickprof.plugins"
+_ROOT = "brickprof."
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    name: str
+    module: ModuleType
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    plugins: tuple[Plugin, ...]
+    notes: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Plugin]:
+        return iter(self.plugins)
+
+    def exports(self, attribute: str) -> dict[str, Any]:
+        """What each plugin calls ``attribute``, by plugin name; modules without it take no part."""
+        return {
+            plugin.name: getattr(plugin.module, attribute)
+            for plugin in self.plugins
+            if hasattr(plugin.module, attribute)
+        }
+
+
+def discover(package: str) -> Found:
+    """Every module of ``package``, ours and third parties'."""
+    plugins = [Plugin(name, importlib.import_module(f"{package}.{name}")) for name in names(package)]
+    theirs, notes = _from_entry_points(package)
+    return Found((*plugins, *theirs), tuple(notes))
+
+
+def names(package: str) -> list[str]:
+    """The names of our own modules in ``package``, without importing them."""
+    # reports/, probes/ and kernels/ are links without __init__.py: a namespace package's path is fine here.
+    folder = importlib.import_module(package).__path__
+    return sorted(module.name for module in pkgutil.iter_modules(folder) if not module.name.startswith("_"))
+
+
+def load(package: str, name: str) -> ModuleType:
+    """One module of a seam by its name, ours or a third party's; KeyError when nobody has it."""
+    if name in names(package):
+        return importlib.import_module(f"{package}.{name}")
+    for plugin in _from_entry_points(package)[0]:
+        if plugin.name == name:
+            return plugin.module
+    raise KeyError(name)
+
+
+def _from_entry_points(package: str) -> tuple[list[Plugin], list[str]]:
+    from importlib.metadata import entry_points
+
+    seam = package.removeprefix(_ROOT)
+    plugins: list[Plugin] = []
+    notes: list[str] = []
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        if not point.name.startswith(f"{seam}."):
+            continue
+        try:
+            module = importlib.import_module(point.module)
+        except Exception as error:  # somebody else's code, of any quality
+            notes.append(f"plugin {point.name} ({point.value}) is left out: {type(error).__name__}: {error}")
+            continue
+        plugins.append(Plugin(point.name.removeprefix(f"{seam}."), module))
+    return plugins, notes
