@@ -1,0 +1,47 @@
+"""The store: append, tail, recover.
+
+Enters: events, spans and samples of one rank, from a process that may be killed at any moment. Leaves: files
+that are whole up to that moment, and readers that take whatever a crash, a full disk or a bad sector left.
+
+    Journal(rank_folder)      the writer of a rank            ProcessLog(run_folder)   of process.jsonl
+    read_events, read_table   everything, with recovery       Tail(run_folder)         what is new
+    write_meta, read_meta     who and when
+"""
+
+from brickprof.journal.damage import Damage
+from brickprof.journal.frames import read_table, schema
+from brickprof.journal.layout import (
+    EVENTS,
+    META,
+    PROCESS,
+    PROCESS_RANK,
+    SAMPLES,
+    SPANS,
+    rank_folder,
+    rank_folders,
+)
+from brickprof.journal.lines import read_events
+from brickprof.journal.meta import read_meta, write_meta
+from brickprof.journal.process import ProcessLog
+from brickprof.journal.tail import Tail
+from brickprof.journal.writer import Journal
+
+__all__ = [
+    "EVENTS",
+    "META",
+    "PROCESS",
+    "PROCESS_RANK",
+    "SAMPLES",
+    "SPANS",
+    "Damage",
+    "Journal",
+    "ProcessLog",
+    "Tail",
+    "rank_folder",
+    "rank_folders",
+    "read_events",
+    "read_meta",
+    "read_table",
+    "schema",
+    "write_meta",
+]

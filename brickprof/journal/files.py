@@ -1,0 +1,128 @@
+"""The two kinds of file that a journal appends to.
+
+Enters: one event, or the rows of one flush. Leaves: one ``os.write`` to a file opened for appending. Errors
+of the system pass through: the journal decides what they mean.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from brickprof.journal import frames, lines
+from brickprof.journal.frames import Sealed
+
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+
+Row = tuple[Any, ...]
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Writes all of ``data``, in one call unless the system takes less."""
+    done = os.write(descriptor, data)
+    while done < len(data):
+        done += os.write(descriptor, data[done:])
+
+
+class EventFile:
+    """``events.jsonl``. Continues where an earlier writer stopped."""
+
+    def __init__(self, path: Path, first_seq: int = 0) -> None:
+        self.path = path
+        self.descriptor = os.open(path, _FLAGS, 0o644)
+        self.size = os.fstat(self.descriptor).st_size
+        self.seq = first_seq
+        if self.size:
+            self._resume()
+
+    def append(self, kind: str, step: int, fields: dict[str, Any]) -> int:
+        seq = self.seq
+        line = lines.encode(seq, time.time_ns(), kind, step, fields)
+        self.seq = seq + 1
+        done = os.write(self.descriptor, line)
+        if done != len(line):
+            write_all(self.descriptor, line[done:])
+        self.size += len(line)
+        return seq
+
+    def reopen(self) -> None:
+        """Goes on in the file that took this one's place."""
+        descriptor, self.descriptor = self.descriptor, os.open(self.path, _FLAGS, 0o644)
+        os.close(descriptor)
+        self.size = os.fstat(self.descriptor).st_size
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+    def _resume(self) -> None:
+        events, _ = lines.read_events(self.path)
+        self.seq = max([self.seq, *(event.seq + 1 for event in events)])
+        with self.path.open("rb") as stream:
+            stream.seek(-1, os.SEEK_END)
+            torn = stream.read() != b"\n"
+        if torn:
+            write_all(self.descriptor, b"\n")
+            self.size += 1
+
+
+class FrameFile:
+    """``spans.arrow`` or ``samples.arrow``; made when there is something to put into it.
+
+    ``index`` remembers start, end, rows, first and last step of every frame, five numbers each, so
+    that old ones can be thinned without being read.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path = path
+        self.name = name
+        self.size = 0
+        self.index = array("q")
+        self._seq = 1
+        self._descriptor = -1
+        if path.exists():
+            self._resume()
+
+    def framed(self, rows: Sequence[Row]) -> Iterator[Sealed]:
+        """Frames that hold ``rows``, less those that no column would take."""
+        try:
+            frame = frames.batch_frame(self.name, rows, self._seq)
+        except Exception:  # one bad value must not cost its neighbours
+            if len(rows) > 1:
+                middle = len(rows) // 2
+                yield from self.framed(rows[:middle])
+                yield from self.framed(rows[middle:])
+            return
+        self._seq += 1
+        yield frame
+
+    def append(self, frame: Sealed) -> None:
+        if self._descriptor < 0:
+            self._descriptor = os.open(self.path, _FLAGS, 0o644)
+        opening = b"" if self.size else frames.schema_frame(self.name)
+        write_all(self._descriptor, opening + frame.data)
+        start = self.size + len(opening)
+        self.size = start + len(frame.data)
+        self.index.extend((start, self.size, *frame[1:]))
+
+    def reopen(self) -> None:
+        """Goes on in the file that took this one's place."""
+        self.close()
+        self._descriptor = os.open(self.path, _FLAGS, 0o644)
+        self.size = os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _resume(self) -> None:
+        for frame in frames.frames(self.path.read_bytes()):
+            self.size = frame.end
+            if frame.seq:
+                self.index.extend((frame.start, frame.end, frame.rows, frame.first_step, frame.last_step))
+                self._seq = max(self._seq, frame.seq + 1)
+        os.truncate(self.path, self.size)

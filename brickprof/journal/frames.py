@@ -1,0 +1,255 @@
+"""Spans and samples as frames: Arrow IPC messages that carry their own length and checksum.
+
+Enters: rows; or the bytes of a ``.arrow`` file, whatever happened to them. Leaves: one message; or a table
+of every row that is still whole, and a count of the rest.
+
+The file is a plain Arrow stream: ``pyarrow.ipc.open_stream`` reads it. Every message, the schema's too, has a
+fixed-width text among its custom metadata that makes it findable and checkable on its own:
+
+    BPF1 off=00000104 len=00002432 seq=000000000007 crc=9a3f00c1 rows=00000077 steps=...:...
+
+``off`` is where the text stands in the message, ``len`` the length of the message with its body, ``crc``
+the CRC-32 of the message with these eight digits as zeros.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from brickprof.journal.damage import Damage
+from brickprof.journal.layout import shown
+from brickprof.records import HISTOGRAM_BINS
+
+MOST_ROWS = 8192
+"""Rows of one frame: its length must fit eight digits."""
+
+_KEY = "brickprof.frame"
+_MARK = b"BPF1 off="
+_BLANK = f"BPF1 off={0:08d} len={0:08d} seq={0:012d} crc={0:08x} rows={0:08d} steps={0:+020d}:{0:+020d}"
+_TEXT = re.compile(
+    rb"BPF1 off=(\d{8}) len=(\d{8}) seq=(\d{12}) crc=([0-9a-f]{8}) "
+    rb"rows=(\d{8}) steps=([+-]\d{19}):([+-]\d{19})"
+)
+_CRC_AT = _BLANK.index("crc=") + 4
+_ZEROS = b"00000000"
+_CONTINUATION = b"\xff\xff\xff\xff"
+_END_OF_STREAM = 8
+
+
+class Frame(NamedTuple):
+    start: int
+    end: int
+    seq: int
+    rows: int
+    first_step: int
+    last_step: int
+
+
+class Sealed(NamedTuple):
+    """A frame about to be written."""
+
+    data: bytes
+    rows: int
+    first_step: int
+    last_step: int
+
+
+@cache
+def schema(name: str) -> Any:
+    """The columns of ``spans`` or ``samples``."""
+    import pyarrow as pa
+
+    types = {
+        "int8": pa.int8(),
+        "int32": pa.int32(),
+        "int64": pa.int64(),
+        "float64": pa.float64(),
+        "string": pa.string(),
+        "histogram": pa.list_(pa.uint16(), HISTOGRAM_BINS),
+    }
+    columns = [column.split() for column in _COLUMNS[name].split(",")]
+    return pa.schema(
+        [pa.field(column, types[kind.rstrip("?")], nullable=kind.endswith("?")) for column, kind in columns]
+    )
+
+
+_COLUMNS = {
+    "spans": (
+        "id int64, parent int64, brick int32, phase int8, step int64, micro int32, start_ns int64, "
+        "end_ns int64, device_ns int64?, stream int64?, attributes string?"
+    ),
+    "samples": (
+        "time_ns int64, step int64, micro int32, brick int32, tensor int32, role int8, numel int64, "
+        "nan int64?, inf int64?, absmax float64?, l2 float64?, mean float64?, zero_fraction float64?, "
+        "ratio float64?, checksum int64?, scale float64?, histogram histogram?"
+    ),
+}
+STEP_COLUMN = {"spans": 4, "samples": 1}
+
+
+@cache
+def schema_frame(name: str) -> bytes:
+    """The message that opens a file."""
+    import pyarrow as pa
+
+    bare = schema(name).with_metadata({_KEY: _BLANK}).serialize()
+    return _sealed(bytearray(pa.py_buffer(bare)), 0, 0, 0, 0)
+
+
+def batch_frame(name: str, rows: Sequence[tuple[Any, ...]], seq: int) -> Sealed:
+    """The message that holds ``rows``. Raises what pyarrow raises when a value does not fit its column."""
+    import pyarrow as pa
+
+    columns = list(zip(*rows, strict=True))
+    fields = schema(name)
+    if len(columns) != len(fields):
+        raise ValueError(f"a row of {name} has {len(fields)} columns, not {len(columns)}")
+    arrays = [pa.array(column, type=field.type) for column, field in zip(columns, fields, strict=True)]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, fields) as writer:
+        writer.write_batch(pa.record_batch(arrays, schema=fields), custom_metadata={_KEY: _BLANK})
+    steps = columns[STEP_COLUMN[name]]
+    stream = memoryview(sink.getvalue())
+    opening = 8 + int.from_bytes(stream[4:8], "little")  # the schema, which the file has already
+    message = bytearray(stream[opening:-_END_OF_STREAM])
+    first, last = min(steps), max(steps)
+    return Sealed(_sealed(message, seq, len(rows), first, last), len(rows), first, last)
+
+
+def frames(data: bytes, at: int = 0) -> Iterator[Frame]:
+    """The frames of a file that are exactly what was written, in order."""
+    view = memoryview(data)
+    found = data.find(_MARK, at)
+    while found >= 0:
+        frame = _frame_at(data, view, found, at)
+        if frame:
+            yield frame
+            at = frame.end
+        found = data.find(_MARK, frame.end if frame else found + 1)
+
+
+def read_table(path: Path, columns: Any) -> tuple[Any, Damage]:
+    """Every whole row of a file as a table with the schema ``columns``, and what was lost."""
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return columns.empty_table(), Damage(shown(path))
+    opening: bytes | None = None
+    whole: list[Frame] = []
+    gaps: list[tuple[int, int]] = []
+    at = 0
+    for frame in frames(data):
+        if frame.start > at:
+            gaps.append((at, frame.start))
+        at = frame.end
+        if frame.seq == 0:
+            opening = opening or data[frame.start : frame.end]
+        else:
+            whole.append(frame)
+    if at < len(data):
+        gaps.append((at, len(data)))
+    table, unreadable = _decoded(data, opening, whole, columns)
+    lost = sum(end - start for start, end in gaps) + sum(frame.end - frame.start for frame in unreadable)
+    records = _rows_in(data, gaps)
+    if records is not None:
+        records += sum(frame.rows for frame in unreadable)
+    return table, Damage(shown(path), lost, records)
+
+
+def _sealed(message: bytearray, seq: int, rows: int, first: int, last: int) -> bytes:
+    at = message.find(_MARK)
+    text = (
+        f"BPF1 off={at:08d} len={len(message):08d} seq={seq:012d} crc={0:08x} "
+        f"rows={rows:08d} steps={first:+020d}:{last:+020d}"
+    ).encode("ascii")
+    if len(text) != len(_BLANK):
+        raise ValueError("a frame is too long for its own header")
+    message[at : at + len(text)] = text
+    message[at + _CRC_AT : at + _CRC_AT + 8] = b"%08x" % crc32(message)
+    return bytes(message)
+
+
+def _frame_at(data: bytes, view: memoryview, at: int, floor: int) -> Frame | None:
+    """The frame whose text stands at ``at``, if it is whole and starts no earlier than ``floor``."""
+    text = _TEXT.match(data, at)
+    if not text:
+        return None
+    start = at - int(text[1])
+    end = start + int(text[2])
+    digits = at + _CRC_AT
+    if start < floor or end > len(data) or end < digits + 8 or data[start : start + 4] != _CONTINUATION:
+        return None
+    checksum = crc32(view[digits + 8 : end], crc32(_ZEROS, crc32(view[start:digits])))
+    if checksum != int(text[4], 16):
+        return None
+    return Frame(start, end, int(text[3]), int(text[5]), int(text[6]), int(text[7]))
+
+
+def _rows_in(data: bytes, gaps: list[tuple[int, int]]) -> int | None:
+    """How many rows the damaged stretches held, by the headers that can still be read in them."""
+    total = 0
+    for start, end in gaps:
+        headers = list(_TEXT.finditer(data, start, end))
+        if not headers:
+            return None
+        total += sum(int(header[5]) for header in headers)
+    return total
+
+
+def _decoded(
+    data: bytes, opening: bytes | None, whole: list[Frame], columns: Any
+) -> tuple[Any, list[Frame]]:
+    import pyarrow as pa
+
+    head = opening or _serialised(columns)
+    view = memoryview(data)
+    contiguous = all(a.end == b.start for a, b in pairwise(whole))
+    if opening and contiguous and whole and whole[0].start == len(opening):
+        stream = view[: whole[-1].end]
+    else:
+        stream = memoryview(b"".join([head, *(view[frame.start : frame.end] for frame in whole)]))
+    try:
+        return _aligned(pa.ipc.open_stream(stream).read_all(), columns), []
+    except (pa.ArrowException, ValueError, OSError):
+        return _one_by_one(view, head, whole, columns)
+
+
+def _one_by_one(view: memoryview, head: bytes, whole: list[Frame], columns: Any) -> tuple[Any, list[Frame]]:
+    """The slow way: for frames that carry the right checksum and still do not decode."""
+    import pyarrow as pa
+
+    tables, unreadable = [columns.empty_table()], []
+    for frame in whole:
+        try:
+            stream = head + bytes(view[frame.start : frame.end])
+            tables.append(_aligned(pa.ipc.open_stream(stream).read_all(), columns))
+        except (pa.ArrowException, ValueError, OSError):
+            unreadable.append(frame)
+    return pa.concat_tables(tables), unreadable
+
+
+def _serialised(columns: Any) -> bytes:
+    return bytes(columns.serialize())
+
+
+def _aligned(table: Any, columns: Any) -> Any:
+    """``table`` with exactly ``columns``: a newer or older file may have others."""
+    import pyarrow as pa
+
+    if table.schema.equals(columns):
+        return table.replace_schema_metadata(None)
+    present = set(table.column_names)
+    arrays = [
+        table.column(field.name).cast(field.type)
+        if field.name in present
+        else pa.nulls(table.num_rows, type=field.type)
+        for field in columns
+    ]
+    return pa.table(arrays, names=columns.names)
