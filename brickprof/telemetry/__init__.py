@@ -1,0 +1,15 @@
+"""From the journal to OpenTelemetry.
+
+    export_run(run, endpoint=...)         a recorded run: OTLP over HTTP or gRPC, a file of OTLP JSON lines
+    LiveExporter(folder, endpoint)        a run that goes on
+    export_to_provider(run, provider)     a tracer provider of the user's own
+
+Spans are written to the journal first and exported from there, by another process or after the run, so an
+endpoint that is down or slow costs the training nothing and loses nothing.
+"""
+
+from brickprof.telemetry.delivery import ExportResult
+from brickprof.telemetry.export import export_run, export_to_provider
+from brickprof.telemetry.live import LiveExporter
+
+__all__ = ["ExportResult", "LiveExporter", "export_run", "export_to_provider"]
