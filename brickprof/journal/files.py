@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from brickprof.journal import frames, lines
 from brickprof.journal.frames import Sealed
 
-_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 Row = tuple[Any, ...]
 
@@ -33,7 +33,7 @@ class EventFile:
 
     def __init__(self, path: Path, first_seq: int = 0) -> None:
         self.path = path
-        self.descriptor = os.open(path, _FLAGS, 0o644)
+        self.descriptor = os.open(path, APPENDING, 0o644)
         self.size = os.fstat(self.descriptor).st_size
         self.seq = first_seq
         if self.size:
@@ -49,11 +49,11 @@ class EventFile:
         self.size += len(line)
         return seq
 
-    def reopen(self) -> None:
+    def adopt(self, descriptor: int) -> None:
         """Goes on in the file that took this one's place."""
-        descriptor, self.descriptor = self.descriptor, os.open(self.path, _FLAGS, 0o644)
-        os.close(descriptor)
-        self.size = os.fstat(self.descriptor).st_size
+        old, self.descriptor = self.descriptor, descriptor
+        self.size = os.fstat(descriptor).st_size
+        os.close(old)
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -101,18 +101,27 @@ class FrameFile:
 
     def append(self, frame: Sealed) -> None:
         if self._descriptor < 0:
-            self._descriptor = os.open(self.path, _FLAGS, 0o644)
+            self._descriptor = os.open(self.path, APPENDING, 0o644)
         opening = b"" if self.size else frames.schema_frame(self.name)
         write_all(self._descriptor, opening + frame.data)
         start = self.size + len(opening)
         self.size = start + len(frame.data)
         self.index.extend((start, self.size, *frame[1:]))
 
-    def reopen(self) -> None:
-        """Goes on in the file that took this one's place."""
+    def frames(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Start, end, rows, first and last step of every frame in the file."""
+        numbers = iter(self.index)
+        return zip(numbers, numbers, numbers, numbers, numbers, strict=True)
+
+    def adopt(self, descriptor: int, opening: int, kept: Iterable[tuple[int, ...]]) -> None:
+        """Goes on in the file that took this one's place and holds only the frames ``kept``."""
         self.close()
-        self._descriptor = os.open(self.path, _FLAGS, 0o644)
-        self.size = os.fstat(self._descriptor).st_size
+        self._descriptor = descriptor
+        self.index = array("q")
+        self.size = opening
+        for start, end, *rest in kept:
+            self.index.extend((self.size, self.size + end - start, *rest))
+            self.size += end - start
 
     def close(self) -> None:
         if self._descriptor >= 0:

@@ -26,8 +26,10 @@ from brickprof.journal.damage import Damage
 from brickprof.journal.layout import shown
 from brickprof.records import HISTOGRAM_BINS
 
-MOST_ROWS = 8192
+MOST_ROWS = 4096
 """Rows of one frame: its length must fit eight digits."""
+ENOUGH_ROWS = 512
+"""Rows after which a frame ends with the step."""
 
 _KEY = "brickprof.frame"
 _MARK = b"BPF1 off="
@@ -203,9 +205,7 @@ def _rows_in(data: bytes, gaps: list[tuple[int, int]]) -> int | None:
     return total
 
 
-def _decoded(
-    data: bytes, opening: bytes | None, whole: list[Frame], columns: Any
-) -> tuple[Any, list[Frame]]:
+def _decoded(data: bytes, opening: bytes | None, whole: list[Frame], columns: Any) -> tuple[Any, list[Frame]]:
     import pyarrow as pa
 
     head = opening or _serialised(columns)

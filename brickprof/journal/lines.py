@@ -175,6 +175,4 @@ def _described(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
-_encoder = json.JSONEncoder(
-    allow_nan=False, separators=(",", ":"), check_circular=False, default=_described
-)
+_encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False, default=_described)

@@ -18,14 +18,18 @@ import contextlib
 import errno
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from brickprof.bricks import Brick
+from brickprof.journal.cap import SizeCap
 from brickprof.journal.files import EventFile, FrameFile, Row
-from brickprof.journal.frames import MOST_ROWS, STEP_COLUMN
+from brickprof.journal.frames import ENOUGH_ROWS, MOST_ROWS, STEP_COLUMN
 from brickprof.journal.layout import EVENTS, SAMPLES, SPANS
 
 _REASONS = {
@@ -33,8 +37,13 @@ _REASONS = {
     errno.EDQUOT: "disk quota reached",
     errno.EFBIG: "file size limit reached",
 }
-_PATIENCE = 5.0
-"""Seconds that close() waits for a disk that does not answer."""
+NOTABLE = frozenset(("anomaly", "exception", "activation", "weight"))
+"""Kinds whose steps are worth keeping, with those around them, however old."""
+_MOST_ANOMALIES = 32
+
+_PATIENCE = 5.0  # seconds that close() waits for a disk that does not answer
+_SLICE = 0.01  # seconds of thinning between two flushes
+_REPORT_SECONDS = 10.0
 
 
 class Journal:
@@ -61,9 +70,13 @@ class Journal:
         self._bricks: dict[Brick, int] = {}
         self._tensors: dict[tuple[Any, str], int] = {}
         self._step = 0
+        self._anomalies: set[int] = set()
+        self._reported = dict(self.dropped)
+        self._report_at = 0.0
         # Reentrant: a signal handler may write an event while its own thread is writing one.
         self._writing = threading.RLock()
         self._flushing = threading.RLock()
+        self._cap = SizeCap(max_bytes, self._events, self._spans, self._samples, self._writing)
         self._wake = threading.Event()
         self._thread: threading.Thread | None = threading.Thread(
             target=_flush_until_closed,
@@ -80,6 +93,11 @@ class Journal:
             return -1
         try:
             with self._writing:
+                if self._cap.refuses(kind):
+                    self.dropped["events"] += 1
+                    return -1
+                if kind in NOTABLE and len(self._anomalies) < _MOST_ANOMALIES:
+                    self._anomalies.add(step)
                 self._step = step
                 return self._events.append(kind, step, fields)
         except OSError as error:
@@ -146,13 +164,41 @@ class Journal:
         try:
             for part in _cut(taken, STEP_COLUMN[file.name]):
                 for frame in file.framed(part) if self.alive else ():
-                    file.append(frame)
-                    written += frame.rows
+                    if self._makes_room(file, len(frame.data)):
+                        file.append(frame)
+                        written += frame.rows
         except OSError as error:
             self._stop(error)
         except Exception:
             pass  # counted below, with everything else that was not written
         self.dropped[file.name] += count - written
+
+    def _makes_room(self, file: FrameFile, size: int) -> bool:
+        if not self._cap.fits(file, size):
+            self._count(self._cap.compact(self._anomalies))
+        return self._cap.fits(file, size)
+
+    def _tick(self) -> None:
+        """What the flush thread does: flush, then some milliseconds of thinning if a file is too long."""
+        with self._flushing:
+            self.flush()
+            if self.alive:
+                self._count(self._cap.compact(self._anomalies, seconds=_SLICE))
+                if time.monotonic() > self._report_at:
+                    self._report_dropped("the journal reached its size cap")
+
+    def _count(self, thinned: dict[str, int]) -> None:
+        for name, records in thinned.items():
+            self.dropped[name] += records
+        if thinned:
+            self._report_dropped("old history thinned to stay under the size cap")
+
+    def _report_dropped(self, reason: str) -> None:
+        self._report_at = time.monotonic() + _REPORT_SECONDS
+        new = {name: count - self._reported[name] for name, count in self.dropped.items()}
+        if any(new.values()):
+            self._reported = dict(self.dropped)
+            self.event("dropped", self._step, {**new, "reason": reason})
 
     def _rest(self) -> bool:
         """Ends the flush thread and flushes; False when this journal has nothing to end."""
@@ -165,6 +211,7 @@ class Journal:
         if self._flushing.acquire(timeout=_PATIENCE):
             try:
                 self.flush()
+                self._report_dropped("the journal reached its size cap")
             finally:
                 self._flushing.release()
         return True
@@ -183,26 +230,24 @@ class Journal:
 
 
 def _cut(rows: list[Row], column: int) -> Iterator[list[Row]]:
-    """``rows`` in parts: the first step, the last step and what is between, so that a step that spreads
-    over two flushes never shares a frame with its neighbours, and old steps can be dropped whole."""
-    first, last = 0, len(rows)
-    while first < last and rows[first][column] == rows[0][column]:
-        first += 1
-    while last > first and rows[last - 1][column] == rows[-1][column]:
-        last -= 1
-    for start, end in ((0, first), (first, last), (last, len(rows))):
-        for at in range(start, end, MOST_ROWS):
-            yield rows[at : min(at + MOST_ROWS, end)]
+    """``rows`` in parts that end where a step ends, so that old steps can be dropped whole. The first and
+    the last step stand alone: the flush before or after may hold more of them."""
+    steps = [list(run) for _, run in groupby(rows, key=itemgetter(column))]
+    part: list[Row] = []
+    for i, step in enumerate(steps):
+        part += step
+        if len(part) >= ENOUGH_ROWS or i == 0 or i >= len(steps) - 2:
+            for at in range(0, len(part), MOST_ROWS):
+                yield part[at : at + MOST_ROWS]
+            part = []
 
 
-def _flush_until_closed(
-    reference: weakref.ref[Journal], wake: threading.Event, seconds: float
-) -> None:
+def _flush_until_closed(reference: weakref.ref[Journal], wake: threading.Event, seconds: float) -> None:
     while not wake.wait(seconds):
         journal = reference()
         if journal is None:
             return
-        journal.flush()
+        journal._tick()
         del journal
 
 
