@@ -29,7 +29,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
 
 class LiveExporter:
-    """``poll()`` now and then, ``close()`` at the end; each takes ``deadline`` seconds at most, none raises."""
+    """``poll()`` now and then, ``close()`` at the end: each ends within ``deadline`` seconds, none raises."""
 
     def __init__(
         self,
