@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
 from brickprof.bricks import Brick, Coordinates, Kind
 from brickprof.records import Event, RunMeta, Span
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 T0 = 1_763_170_000_000_000_000
 META = RunMeta("train-20261115-0121-k3f9", script="train.py", started_ns=T0, host="box", version="0.1.0")

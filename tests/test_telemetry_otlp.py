@@ -244,7 +244,13 @@ def test_a_busy_endpoint_is_asked_again():
 
 @pytest.mark.parametrize(
     ("endpoint", "protocol"),
-    [("ftp://x", None), ("http://", None), ("http://x:notaport", None), ("http://x", "http/json"), ("grpc://", None)],
+    [
+        ("ftp://x", None),
+        ("http://", None),
+        ("http://x:notaport", None),
+        ("http://x", "http/json"),
+        ("grpc://", None),
+    ],
 )
 def test_a_wrong_endpoint_is_an_answer_with_a_hint(endpoint, protocol):
     result = export_run(a_run(1), endpoint=endpoint, protocol=protocol)

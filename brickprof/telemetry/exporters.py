@@ -125,7 +125,8 @@ def _checked(endpoint: str, schemes: Sequence[str]) -> tuple[str, str, str, str]
         whole = False
     if not whole:
         raise ConfigurationError(
-            f"{endpoint!r} is no OTLP endpoint.", "Give a URL such as http://localhost:4318 or grpc://localhost:4317."
+            f"{endpoint!r} is no OTLP endpoint.",
+            "Give a URL such as http://localhost:4318 or grpc://localhost:4317.",
         )
     return url.scheme, url.netloc, url.path, url.query
 

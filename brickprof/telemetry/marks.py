@@ -6,6 +6,7 @@ Enters: events of the journal. Leaves: a ``Mark`` for each one that a span shoul
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,7 @@ def mark(event: Event) -> Mark | None:
     if kind == "exception":
         return _exception(event)
     if kind == "anomaly":
-        error_type, message = str(fields.get("what", "anomaly")), str(fields.get("what", "anomaly"))
+        error_type, message = _anomaly(fields)
     elif kind in ("activation", "weight"):
         error_type, message = "non_finite", f"{kind} values are not finite"
     elif kind == "signal":
@@ -78,6 +79,13 @@ def scalar(value: Any) -> Scalar | None:
         return value if value in _INT64 else str(value)
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return clean(text, limit=_TEXT_LIMIT, one_line=False)
+
+
+def _anomaly(fields: Mapping[str, Any]) -> tuple[str, str]:
+    what, value = fields.get("what", "value"), fields.get("value")
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"non_finite_{what}", f"{what} is not finite"
+    return f"anomalous_{what}", f"{what} stands out"
 
 
 def _exception(event: Event) -> Mark:
