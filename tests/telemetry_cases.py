@@ -37,9 +37,10 @@ def one_step(step: int = 0, rank: int = 0, base: int | None = None) -> list[Span
     first = 10 * step + 1 if base is None else base
     at = 1000 * step
     where = {"step": step, "rank": rank}
+    device = {"device_ns": 60_000, "stream": 7}
     return [
         span(first + 1, LOADER, "loader", at, at + 50, parent=first, **where),
-        span(first + 3, BLOCK, "forward", at + 110, at + 190, parent=first + 2, device_ns=60_000, stream=7, **where),
+        span(first + 3, BLOCK, "forward", at + 110, at + 190, parent=first + 2, **device, **where),
         span(first + 2, MODEL, "forward", at + 100, at + 200, parent=first, **where),
         span(first + 5, BLOCK, "backward", at + 310, at + 390, parent=first + 4, micro=1, **where),
         span(first + 4, BACKWARD, "backward", at + 300, at + 400, parent=first, **where),

@@ -229,7 +229,8 @@ def test_trouble_in_a_step_without_spans_is_kept_on_the_run():
     [
         ("exited", {"code": 0}, None),
         ("exited", {"code": 3}, "exit 3"),
-        ("signal", {"name": "SIGKILL", "signal": 9}, "SIGKILL"),
+        ("exited", {"code": 137, "class": "killed", "text": "by SIGKILL", "signal": 9}, "killed"),
+        ("signal", {"name": "SIGTERM", "signal": 15}, None),
         ("hang", {"seconds": 300.0}, "hang"),
     ],
 )

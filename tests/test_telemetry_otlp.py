@@ -25,7 +25,7 @@ from telemetry_cases import META, grpc_receiver, http_receiver, one_step, run_ev
 from brickprof.errors import NotARun
 from brickprof.records import Event
 from brickprof.run import Run
-from brickprof.telemetry import export_run
+from brickprof.telemetry import configured_endpoint, export_run
 
 STEPS = 80  # 561 spans: two batches
 
@@ -303,3 +303,32 @@ def test_a_hanging_endpoint_does_not_hold_the_process_at_its_end():
     assert time.monotonic() - start < 15
     assert "no answer within 0.5 s" in done.stdout
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("variables", "endpoint"),
+    [
+        ({}, ""),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:1"}, "http://a:1"),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:1", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://b"},
+            "http://b",
+        ),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:1", "OTEL_SDK_DISABLED": "true"}, ""),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:1", "OTEL_TRACES_EXPORTER": "none"}, ""),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:1", "OTEL_TRACES_EXPORTER": "otlp"}, "http://a:1"),
+    ],
+)
+def test_whether_the_environment_asks_for_traces(variables, endpoint, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert configured_endpoint() == endpoint
+
+
+def test_the_time_limit_of_the_environment_is_kept(monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.3")
+    with deaf_server() as address:
+        start = time.monotonic()
+        result = export_run(a_run(1), endpoint=f"http://{address}", deadline=20)
+    assert time.monotonic() - start < 5
+    assert result.error

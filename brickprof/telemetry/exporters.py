@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from base64 import b64decode
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from brickprof.errors import ConfigurationError
+from brickprof.telemetry import environment
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -25,15 +25,6 @@ if TYPE_CHECKING:
 HTTP, GRPC = "http/protobuf", "grpc"
 _GRPC_PORT = 4317
 _PATH = "/v1/traces"
-_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-_TIMEOUTS = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
-_DEFAULT_TIMEOUT = 10.0
-
-
-def configured_endpoint() -> str:
-    """The endpoint that the OTEL_* variables name; empty when they name none."""
-    return _environment(_ENDPOINTS)
 
 
 def otlp_exporter(
@@ -43,8 +34,8 @@ def otlp_exporter(
 
     A base URL such as ``http://host:4318`` is enough; ``grpc://host:4317`` says both where and how.
     """
-    protocol = protocol or _environment(_PROTOCOLS) or _implied_protocol(endpoint or configured_endpoint())
-    timeout = min(_timeout(), limit if limit is not None else math.inf)
+    protocol = protocol or environment.protocol() or _implied_protocol(endpoint or environment.endpoint())
+    timeout = min(environment.timeout(), limit if limit is not None else math.inf)
     if protocol == HTTP:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
 
@@ -90,18 +81,6 @@ def otlp_json(request: Any) -> dict[str, Any]:
                         if key in item:
                             item[key] = b64decode(item[key]).hex()
     return document
-
-
-def _environment(names: Sequence[str]) -> str:
-    return next((os.environ[name] for name in names if os.environ.get(name)), "")
-
-
-def _timeout() -> float:
-    try:
-        seconds = float(_environment(_TIMEOUTS) or _DEFAULT_TIMEOUT)
-    except ValueError:
-        seconds = math.nan
-    return seconds if math.isfinite(seconds) and seconds > 0 else _DEFAULT_TIMEOUT
 
 
 def _implied_protocol(endpoint: str) -> str:

@@ -18,7 +18,7 @@ Scalar = str | bool | int | float
 
 _INT64 = range(-(2**63), 2**63)
 _TEXT_LIMIT = 4000
-_FAILED = {"exception", "hang", "signal"}
+_FATAL = {"exception", "exited", "hang"}
 """These end the run, or should: its root span carries them too."""
 
 
@@ -27,6 +27,7 @@ class Mark:
     name: str
     time_ns: int
     error_type: str
+    """Empty for what is worth a note and no error by itself."""
     message: str
     attributes: dict[str, Scalar]
     brick: int | str | None = None
@@ -41,14 +42,14 @@ def mark(event: Event) -> Mark | None:
         return _exception(event)
     if kind == "anomaly":
         error_type, message = _anomaly(fields)
-    elif kind in ("activation", "weight"):
-        error_type, message = "non_finite", f"{kind} values are not finite"
-    elif kind == "signal":
-        error_type, message = _signal_name(fields), f"ended by {_signal_name(fields)}"
+    elif kind == "weight":
+        error_type, message = "non_finite_weight", "weights are not finite"
+    elif kind in ("activation", "signal"):
+        error_type, message = "", ""  # a mask may hold infinities; a signal may be survived
     elif kind == "hang":
-        error_type, message = "hang", "nothing moved"
-    elif kind == "exited" and _failed_exit(fields):
-        error_type, message = _exit_name(fields), f"ended by {_exit_name(fields)}"
+        error_type, message = "hang", "no brick closed"
+    elif kind == "exited" and (fields.get("code") or fields.get("signal")):
+        error_type, message = _exit(fields)
     else:
         return None
     return Mark(
@@ -59,7 +60,7 @@ def mark(event: Event) -> Mark | None:
         attributes(fields, f"brickprof.{kind}."),
         fields.get("brick"),
         str(fields.get("phase", "")),
-        kind in _FAILED or kind == "exited",
+        kind in _FATAL,
     )
 
 
@@ -103,13 +104,6 @@ def _stack(frames: Any) -> str:
     return "\n".join(line if isinstance(line, str) else json.dumps(line, default=str) for line in lines)
 
 
-def _signal_name(fields: Mapping[str, Any]) -> str:
-    return str(fields.get("name") or fields.get("signal") or "signal")
-
-
-def _failed_exit(fields: Mapping[str, Any]) -> bool:
-    return bool(fields.get("signal")) or fields.get("code", 0) not in (0, None)
-
-
-def _exit_name(fields: Mapping[str, Any]) -> str:
-    return _signal_name(fields) if fields.get("signal") else f"exit {fields.get('code')}"
+def _exit(fields: Mapping[str, Any]) -> tuple[str, str]:
+    code = f"exit {fields.get('code')}"
+    return str(fields.get("class") or code), str(fields.get("text") or code)

@@ -67,7 +67,7 @@ class Tree:
         self._seen(event.time_ns, event.time_ns)
         rank = self._rank(event.rank)
         fields = event.fields
-        if event.kind == "run":
+        if event.kind in ("run", "start"):
             rank.resource = resource(self.meta, fields)
         elif event.kind == "brick" and fields.get("brick_kind") in set(Kind):
             path, model = str(fields.get("path", "")), str(fields.get("model", ""))
@@ -206,7 +206,7 @@ class Tree:
         times: tuple[int, int],
         failed: list[Mark] | None = None,
     ) -> ReadableSpan:
-        errors = marks if failed is None else failed
+        errors = [found for found in (marks if failed is None else failed) if found.error_type]
         if errors:
             said["error.type"] = errors[0].error_type
         start = max(times[0], 0)
