@@ -81,6 +81,12 @@ class Pulse:
             self.depth -= 1
         _OPEN.pack_into(self._map, _OPEN_AT, self.depth, phase)
 
+    def mark(self, brick: int) -> None:
+        """Names what runs inside the innermost open brick (a block's backward)."""
+        if self.depth < DEPTH:
+            _SLOT.pack_into(self._map, _SLOT_AT + 8 * self.depth, brick)
+            _OPEN.pack_into(self._map, _OPEN_AT, self.depth + 1, PHASES.index("backward"))
+
     def close(self) -> None:
         self._map.close()
 

@@ -1,0 +1,139 @@
+"""How often to look, so that looking stays inside its budget.
+
+Enters: what each way of looking cost when it was last done, and how long a step takes. Leaves: for every
+step, which ways are on. The order below is the order of worth: facts of the step first, then whether
+blocks and gradients are finite, then block times, then full statistics.
+
+    facts    per-step events (loss, lr, clip, ...)          a non-finite value is written whatever the cadence
+    blocks   one sum over each block's output               finite or not, and where first
+    guard    one norm over each gradient                    finite or not, and where
+    spans    a row per block forward and backward
+    full     statistics of every gradient, weight and update
+
+Each way has a power-of-two stride: it is on at steps divisible by it, so that the ways coincide. Costs and
+step times are medians over a short window: one slow step (an evaluation, a checkpoint, a busy machine) moves
+nothing.
+
+The budget is a share of the step time. A run of tiny steps gets a little more at first, an allowance of some
+microseconds a step for the first seconds that capture spends in all: a toy run of two minutes is worth seeing
+in full, and a run of days never notices.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+
+WAYS = ("facts", "blocks", "guard", "spans", "full")
+_SHARE = {"facts": 0.6, "blocks": 0.5, "guard": 0.5, "spans": 0.5, "full": 0.9}
+_LONGEST = {"facts": 64, "blocks": 64, "guard": 64, "spans": 256, "full": 1024}
+_LIGHT = frozenset({"facts", "guard"})
+_FIRST_STEPS = 3
+_WINDOW = 9
+_ADAPT_EVERY = 8
+_ALLOWANCE_NS = 150_000  # a step, at a budget of 1 %
+_CREDIT_NS = 3_000_000_000  # in all, at a budget of 1 %
+_ROW_WAYS = ("spans", "full")
+
+
+@dataclass(slots=True)
+class Switches:
+    """What is on in the current step."""
+
+    facts: bool = True
+    blocks: bool = True
+    guard: bool = True
+    spans: bool = True
+    full: bool = True
+    deep: bool = False
+
+
+class Cadence:
+    """Strides per way of looking, adapted every few steps."""
+
+    def __init__(self, level: str, budget: float) -> None:
+        self.level = level
+        self.budget = budget
+        self.stride = dict.fromkeys(WAYS, 1)
+        self.switches = Switches()
+        self.overhead = 0.0
+        self._costs: dict[str, deque[float]] = {way: deque(maxlen=_WINDOW) for way in WAYS}
+        self._steps: deque[float] = deque(maxlen=4 * _WINDOW)
+        self._spent_ns = 0.0
+        self._wall_ns = 0.0
+        self._deep_until = -1
+        self._floor = 1
+        self._credit = _CREDIT_NS * budget / 0.01
+
+    def begin(self, step: int) -> Switches:
+        """The switches of ``step``."""
+        switches, deep = self.switches, step <= self._deep_until or self.level == "deep"
+        first = step < _FIRST_STEPS
+        for way in WAYS:
+            allowed = deep or self.level != "light" or way in _LIGHT
+            setattr(switches, way, allowed and (deep or first or step % self.stride[way] == 0))
+        if step & (step - 1) == 0 and self.level != "light":
+            switches.full = True  # steps 4, 8, 16, ...: logarithmically few, and early ones matter most
+        switches.deep = deep
+        return switches
+
+    def escalate(self, until: int) -> None:
+        self._deep_until = max(self._deep_until, until)
+
+    @property
+    def deep_until(self) -> int:
+        return self._deep_until
+
+    @property
+    def step_ns(self) -> float:
+        """How long a step takes without us; 0 while nobody knows."""
+        return median(self._steps) if self._steps else 0.0
+
+    def thin(self) -> None:
+        """The journal is near its cap: rows are written half as often from now on."""
+        self._floor = min(self._floor * 2, _LONGEST["full"])
+
+    def measured(self, way: str, ns: float) -> None:
+        """Looking ``way`` took ``ns`` in one step."""
+        self._costs[way].append(ns)
+
+    def end(self, step: int, wall_ns: float, spent_ns: float) -> bool:
+        """A step is over; True when a stride changed. ``wall_ns`` includes ``spent_ns``."""
+        if step < _FIRST_STEPS or step <= self._deep_until:
+            return False
+        plain = max(wall_ns - spent_ns, 1.0)
+        self._steps.append(plain)
+        self._wall_ns = 0.99 * self._wall_ns + plain
+        self._spent_ns = 0.99 * self._spent_ns + spent_ns
+        self.overhead = self._spent_ns / self._wall_ns
+        self._credit -= max(spent_ns - self.budget * plain, 0.0)
+        if self.level == "deep" or (step != _FIRST_STEPS and step % _ADAPT_EVERY):
+            return False
+        return self._adapt()
+
+    def _adapt(self) -> bool:
+        whole = self.budget * self.step_ns
+        if self._credit > 0:
+            whole += _ALLOWANCE_NS * self.budget / 0.01
+        left, before = whole, dict(self.stride)
+        for way in WAYS:
+            costs = self._costs[way]
+            if not costs:
+                continue
+            cost = median(costs)
+            stride = _power_of_two(cost / max(left * _SHARE[way], 1.0), _LONGEST[way])
+            if way in _ROW_WAYS:
+                stride = max(stride, min(self._floor, _LONGEST[way]))
+            # A stride shrinks only where there is clear room: no flutter between two values.
+            if stride > self.stride[way] or stride * 4 <= self.stride[way]:
+                self.stride[way] = stride
+            left = max(left - cost / self.stride[way], 0.05 * whole)
+        return self.stride != before
+
+
+def _power_of_two(ratio: float, longest: int) -> int:
+    stride = 1
+    while stride < ratio and stride < longest:
+        stride *= 2
+    return stride

@@ -1,0 +1,92 @@
+"""Where the patches' signals go: to the sessions that are recording, and to nobody else.
+
+Enters: calls from ``brickprof.capture.patches``. Leaves: the same calls on every live session. A session is
+made lazily, at the first sign of training in this process, by the ``factory`` that ``arm`` set; a process
+that never trains (a loader worker, a launcher) therefore never writes anything. A forked child starts
+again with no session of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from brickprof.capture.session import Session
+
+Factory = Callable[[], Session | None]
+
+sessions: list[Session] = []
+_factory: Factory | None = None
+_making = False
+_lock = threading.Lock()
+
+
+def set_factory(factory: Factory | None) -> None:
+    global _factory  # noqa: PLW0603 - one process has one hub
+    _factory = factory
+
+
+def add(session: Session) -> None:
+    sessions.append(session)
+
+
+def remove(session: Session) -> None:
+    with contextlib.suppress(ValueError):
+        sessions.remove(session)
+
+
+def training() -> None:
+    """A sign of training: from now on this process records, if it was armed."""
+    global _factory, _making  # noqa: PLW0603
+    if _factory is None or _making:
+        return
+    with _lock:
+        factory, _factory = _factory, None
+        if factory is None:
+            return
+        _making = True
+        try:
+            session = factory()
+            if session is not None:
+                sessions.append(session)
+        except Exception:  # noqa: BLE001 - a run that cannot be recorded is still a run
+            return
+        finally:
+            _making = False
+
+
+def send(signal: str, *args: Any) -> None:
+    """Calls ``signal`` on every session; nothing ever comes back out of here."""
+    for session in sessions:
+        try:
+            getattr(session, signal)(*args)
+        except Exception as error:  # noqa: BLE001
+            session.failed("session", error)
+
+
+def emit(signal: str, *args: Any) -> None:
+    """For signals that no session acts on itself: straight to the probes."""
+    for session in sessions:
+        session.emit(signal, *args)
+
+
+_rearm: Factory | None = None
+
+
+def remember(factory: Factory) -> None:
+    """What a forked child uses, should it turn out to train."""
+    global _rearm  # noqa: PLW0603
+    _rearm = factory
+
+
+def _after_fork() -> None:
+    global _lock, _making  # noqa: PLW0603
+    sessions.clear()
+    _lock, _making = threading.Lock(), False
+    set_factory(_rearm)
+
+
+os.register_at_fork(after_in_child=_after_fork)

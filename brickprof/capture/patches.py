@@ -1,0 +1,345 @@
+"""Every change brickprof makes to torch, in one place: reversible, idempotent, silent while compiling.
+
+Enters: nothing. Leaves: signals to ``brickprof.capture.hub``. Each wrapper calls the original with exactly
+the arguments it was given and returns exactly what that returned; a signal never raises.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.modules import module as module_hooks
+from torch.nn.utils import clip_grad
+from torch.optim import lr_scheduler, optimizer
+from torch.utils.data import dataloader
+
+from brickprof.capture import hub
+
+_undo: list[Callable[[], None]] = []
+_first_call: Any = None
+_norm_type: Any = 2.0
+_counter = time.perf_counter_ns
+_compiling = torch.compiler.is_compiling
+
+
+def install() -> None:
+    """Patches torch; a second call does nothing."""
+    if _undo:
+        return
+    _patch_autograd()
+    _patch_optimizers()
+    _patch_clipping()
+    _patch_schedulers()
+    _patch_scaler()
+    _patch_loader()
+    _patch_compile()
+    watch_first_call()
+
+
+def uninstall() -> None:
+    """Puts everything back as it was."""
+    while _undo:
+        _undo.pop()()
+    forget_first_call()
+
+
+def installed() -> bool:
+    return bool(_undo)
+
+
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Replaces ``owner.name`` by ``make(original)``, remembering how to undo it."""
+    original = owner.__dict__[name]
+    plain = original.__func__ if isinstance(original, (staticmethod, classmethod)) else original
+    wrapper = functools.wraps(plain)(make(plain))
+    setattr(owner, name, wrapper)
+
+    def undo() -> None:
+        if owner.__dict__.get(name) is wrapper:  # somebody else may have wrapped us since
+            setattr(owner, name, original)
+
+    _undo.append(undo)
+
+
+# -- autograd
+
+
+def _patch_autograd() -> None:
+    def backward(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if _compiling():
+                return original(*args, **kwargs)
+            losses = _losses(args, kwargs)
+            upstream = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+            hub.training()
+            hub.send("backward_begin", losses, upstream)
+            ok = False
+            try:
+                result = original(*args, **kwargs)
+                ok = True
+                return result
+            finally:
+                hub.send("backward_end", losses, ok)
+
+        return call
+
+    def grad(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not _compiling():
+                hub.send("note", "torch.autograd.grad is used: its gradients reach no parameter by themselves")
+            return original(*args, **kwargs)
+
+        return call
+
+    _replace(torch.autograd, "backward", backward)
+    _replace(torch.autograd, "grad", grad)
+
+
+def _losses(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    given = args[0] if args else kwargs.get("tensors", ())
+    return [given] if isinstance(given, torch.Tensor) else [t for t in given if isinstance(t, torch.Tensor)]
+
+
+# -- optimizers
+
+
+def _patch_optimizers() -> None:
+    def add_param_group(original: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            if not _compiling():
+                hub.training()
+                hub.send("optimizer_built", self)
+                forget_first_call()
+            return result
+
+        return call
+
+    def zero_grad(original: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            if not _compiling():
+                to_none = args[0] if args else kwargs.get("set_to_none", True)
+                hub.emit("zero_grad", self, bool(to_none))
+            return result
+
+        return call
+
+    _replace(optimizer.Optimizer, "add_param_group", add_param_group)
+    _replace(optimizer.Optimizer, "zero_grad", zero_grad)
+    _replace(torch.nn.Module, "zero_grad", zero_grad)
+    before = optimizer.register_optimizer_step_pre_hook(_optimizer_begin)
+    after = optimizer.register_optimizer_step_post_hook(_optimizer_end)
+    _undo.append(before.remove)
+    _undo.append(after.remove)
+
+
+def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
+    if not _compiling():
+        hub.send("optimizer_begin", stepping)
+
+
+def _optimizer_end(stepping: Any, _args: Any, _kwargs: Any) -> None:
+    if not _compiling():
+        hub.send("optimizer_end", stepping)
+
+
+# -- clipping
+
+
+def _patch_clipping() -> None:
+    def apply(original: Any) -> Any:
+        """torch's second half of clipping: the norm is known, the gradients are still whole."""
+
+        def call(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
+            if _compiling() or not hub.sessions:
+                return original(parameters, max_norm, total_norm, *args, **kwargs)
+            parameters = _as_list(parameters)
+            hub.emit("clip_begin", parameters, total_norm)
+            result = original(parameters, max_norm, total_norm, *args, **kwargs)
+            fields = {
+                "max_norm": max_norm, "norm_type": _norm_type, "tensors": len(parameters), "how": "norm",
+            }  # fmt: skip
+            hub.emit("clip_end", fields, total_norm)
+            return result
+
+        return call
+
+    def value(original: Any) -> Any:
+        def call(parameters: Any, clip_value: Any, *args: Any, **kwargs: Any) -> Any:
+            if _compiling() or not hub.sessions:
+                return original(parameters, clip_value, *args, **kwargs)
+            parameters = _as_list(parameters)
+            hub.emit("clip_begin", parameters, None)
+            result = original(parameters, clip_value, *args, **kwargs)
+            fields = {"max_norm": clip_value, "tensors": len(parameters), "how": "value"}
+            hub.emit("clip_end", fields, None)
+            return result
+
+        return call
+
+    def norm(original: Any) -> Any:
+        def call(parameters: Any, max_norm: Any, norm_type: Any = 2.0, *args: Any, **kwargs: Any) -> Any:
+            global _norm_type  # noqa: PLW0603
+            if _compiling():
+                return original(parameters, max_norm, norm_type, *args, **kwargs)
+            _norm_type = norm_type
+            try:
+                return original(parameters, max_norm, norm_type, *args, **kwargs)
+            finally:
+                _norm_type = 2.0
+
+        return call
+
+    # clip_grad_norm_ looks its second half up when it runs, so that is seen however it was imported.
+    _replace(clip_grad, "_clip_grads_with_norm_", apply)
+    _replace(clip_grad, "clip_grad_norm_", norm)
+    _replace(torch.nn.utils, "clip_grad_norm_", norm)
+    _replace(torch.nn.utils, "clip_grads_with_norm_", apply)
+    _replace(clip_grad, "clip_grad_value_", value)
+    _replace(torch.nn.utils, "clip_grad_value_", value)
+
+
+def _as_list(parameters: Any) -> list[Any]:
+    return [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+
+
+# -- schedulers, scaler, loader
+
+
+def _patch_schedulers() -> None:
+    def step(original: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            if not _compiling():
+                hub.emit("scheduled", self)
+            return result
+
+        return call
+
+    for cls in vars(lr_scheduler).values():
+        if inspect.isclass(cls) and issubclass(cls, lr_scheduler.LRScheduler) and "step" in cls.__dict__:
+            _replace(cls, "step", step)
+
+
+def _patch_scaler() -> None:
+    scaler = torch.amp.grad_scaler.GradScaler
+
+    def scale(original: Any) -> Any:
+        def call(self: Any, outputs: Any) -> Any:
+            result = original(self, outputs)
+            if not _compiling() and hub.sessions:
+                hub.emit("scaling", self, (outputs, result))
+            return result
+
+        return call
+
+    def unscale(original: Any) -> Any:
+        def call(self: Any, stepping: Any) -> Any:
+            if not _compiling():
+                hub.emit("unscale_begin", self, stepping)
+            return original(self, stepping)
+
+        return call
+
+    def step(original: Any) -> Any:
+        def call(self: Any, stepping: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, stepping, *args, **kwargs)
+            if not _compiling() and self.is_enabled():
+                hub.send("scaler_step", self, stepping)
+            return result
+
+        return call
+
+    def update(original: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            if not _compiling() and self.is_enabled():
+                hub.emit("scaler_update", self)
+            return result
+
+        return call
+
+    for name, make in (("scale", scale), ("unscale_", unscale), ("step", step), ("update", update)):
+        _replace(scaler, name, make)
+
+
+def _patch_loader() -> None:
+    def fetch(original: Any) -> Any:
+        def call(self: Any) -> Any:
+            if not hub.sessions:
+                return original(self)
+            hub.send("fetch_begin", self)
+            start = _counter()
+            batch, fetched = None, False
+            try:
+                batch = original(self)
+                fetched = True
+                return batch
+            finally:
+                if fetched:
+                    hub.emit("fetch_end", self, batch, _counter() - start)
+                else:
+                    hub.emit("fetch_end", self, None, _counter() - start)
+
+        return call
+
+    _replace(dataloader._BaseDataLoaderIter, "__next__", fetch)
+
+
+# -- compile, and the first call of a model that has no optimizer
+
+
+def _patch_compile() -> None:
+    def compile_(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            _about_to_compile(args[0] if args else kwargs.get("model"))
+            return original(*args, **kwargs)
+
+        return call
+
+    def compile_in_place(original: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            _about_to_compile(self)
+            return original(self, *args, **kwargs)
+
+        return call
+
+    _replace(torch, "compile", compile_)
+    _replace(torch.nn.Module, "compile", compile_in_place)
+
+
+def _about_to_compile(module: Any) -> None:
+    # A global hook would be traced into the graph, and its removal would compile everything again.
+    forget_first_call()
+    if isinstance(module, torch.nn.Module):
+        hub.training()
+        hub.send("compiling", module)
+
+
+def watch_first_call() -> None:
+    """Until a model is found by its optimizer, the first module that runs with gradients on is a sign too."""
+    global _first_call  # noqa: PLW0603
+    if _first_call is None:
+        _first_call = module_hooks.register_module_forward_pre_hook(_called)
+
+
+def forget_first_call() -> None:
+    global _first_call  # noqa: PLW0603
+    if _first_call is not None:
+        _first_call.remove()
+        _first_call = None
+
+
+def _called(module: Any, _args: Any) -> None:
+    if _compiling() or not torch.is_grad_enabled():
+        return
+    if any(parameter.requires_grad for parameter in module.parameters()):
+        forget_first_call()
+        hub.training()
+        hub.send("first_forward")

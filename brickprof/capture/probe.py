@@ -1,0 +1,69 @@
+"""What a probe is: one signal of the training, in one file of ``probes/``.
+
+Enters: the signals below, called by the session in the order in which training happens. Leaves: events,
+spans and samples, written through ``self.session``.
+
+A probe overrides the signals it wants and is found by itself; only overridden signals cost anything. It
+may raise: the session counts that, writes it to the journal, and switches the probe off after a few times.
+It must not synchronise a device, draw from a global generator, write into a tensor it was handed, or call
+a collective.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from brickprof.capture.session import Session
+
+
+class Probe:
+    name = ""
+    levels: tuple[str, ...] = ("light", "standard", "deep")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    # -- the run
+    def models_found(self) -> None:
+        """Models appeared or changed: ``session.models`` is up to date."""
+
+    def step_begin(self, step: int) -> None: ...
+    def step_end(self, step: int) -> None: ...
+    def close(self) -> None: ...
+
+    # -- data and forward
+    def fetch_begin(self, loader: Any) -> None: ...
+    def fetch_end(self, loader: Any, batch: Any, wait_ns: int) -> None: ...
+    def compiling(self, module: Any) -> None:
+        """``torch.compile`` is about to wrap ``module``."""
+
+    # -- loss and backward
+    def backward_begin(self, losses: Sequence[torch.Tensor], upstream: Any) -> None: ...
+    def backward_end(self, losses: Sequence[torch.Tensor], ok: bool) -> None: ...
+
+    # -- gradients, between backward and step
+    def scaling(self, scaler: Any, loss: Any) -> None: ...
+    def unscale_begin(self, scaler: Any, optimizer: Any) -> None: ...
+    def clip_begin(self, parameters: list[torch.Tensor], total: torch.Tensor | None) -> None:
+        """Gradients are about to be clipped; ``total`` is the norm the user's own call computed."""
+
+    def clip_end(self, fields: dict[str, Any], total: torch.Tensor | None) -> None: ...
+
+    # -- optimizers
+    def optimizer_built(self, optimizer: Any) -> None: ...
+    def optimizer_begin(self, optimizer: Any) -> None: ...
+    def optimizer_end(self, optimizer: Any) -> None: ...
+    def scaler_step(self, scaler: Any, optimizer: Any) -> None: ...
+    def scaler_update(self, scaler: Any) -> None: ...
+    def zero_grad(self, owner: Any, to_none: bool) -> None: ...
+    def scheduled(self, scheduler: Any) -> None: ...
+
+
+SIGNALS = tuple(
+    name for name, value in vars(Probe).items() if callable(value) and not name.startswith("_")
+)

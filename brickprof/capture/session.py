@@ -1,0 +1,408 @@
+"""A capture session: one training process, one rank folder.
+
+Enters: signals from the patches (see ``brickprof.capture.hub``). Leaves: records in the journal, through
+the probes. The session knows which step it is, which ways of looking are on, and what everything cost.
+
+It never raises into the training: whatever fails here is counted, written down, and switched off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from brickprof.bricks import Brick, Kind
+from brickprof.capture import models
+from brickprof.capture.book import Book, owned
+from brickprof.capture.cadence import Cadence
+from brickprof.capture.clock import now
+from brickprof.capture.probe import SIGNALS, Probe
+from brickprof.capture.readback import Readback
+from brickprof.capture.steps import StepClock
+from brickprof.capture.trace import PHASE, Trace
+from brickprof.journal import Journal
+from brickprof.plugins import discover
+from brickprof.pulse import Pulse
+from brickprof.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_FAILURES = 3
+_RESCAN_STEPS = (1, 2, 10, 100, 1000)
+_counter = time.perf_counter_ns
+
+
+def _probe_classes(module: ModuleType) -> list[type[Probe]]:
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Probe) and value.__module__ == module.__name__
+    ]
+
+
+class Session:
+    def __init__(self, folder: Path, settings: Settings, about: dict[str, Any]) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.rank = int(about.get("rank", 0))
+        self.journal = Journal(folder, max_bytes=settings.max_bytes)
+        self.pulse = Pulse(folder)
+        self.trace = Trace(self.journal, self.pulse)
+        self.steps = StepClock()
+        self.cadence = Cadence(settings.level, settings.overhead)
+        self.on = self.cadence.begin(0)
+        self.readback = Readback()
+        self.book = Book(self.journal)
+        self.models: list[models.Model] = []
+        self.thread = threading.get_ident()
+        self.step = 0
+        self.in_backward = False
+        self.in_optimizer = False
+        self.costs: dict[str, int] = {}
+        self.recomputes = 0
+        self._trained = 0
+        self.closed = False
+        self._spent = 0
+        self._ways: dict[str, int] = {}
+        self._step_started = _counter()
+        self._failures: dict[str, int] = {}
+        self._scan_due = False
+        self._signature: tuple[int, ...] = ()
+        self._manual_state: tuple[Any, ...] = ()
+        self._last_escalation = -(10**9)
+        self._notes: set[str] = set()
+        self._step_brick = self.journal.brick(Brick(Kind.STEP, "step"))
+        self.trace.step_id = self.trace.new_id()
+        self.fact("run", about, always=True)
+        self.probes = self._load_probes()
+        self._listeners = self._subscribe()
+
+    # -- writing
+
+    def fact(self, kind: str, fields: dict[str, Any], *, step: int | None = None, always: bool = False) -> None:
+        """Writes an event now; a per-step one only in steps whose facts are wanted."""
+        if always or self.on.facts:
+            self.journal.event(kind, self.step if step is None else step, fields)
+
+    def note(self, text: str) -> None:
+        """Says something once."""
+        if text not in self._notes and len(self._notes) < 100:
+            self._notes.add(text)
+            self.fact("note", {"text": text}, always=True)
+
+    def anomaly(self, what: str, fields: dict[str, Any], *, step: int | None = None) -> None:
+        """Something looks wrong: write it, and look at everything in the next steps (rate-limited)."""
+        if self.step - self._last_escalation < 10 * max(self.settings.escalation_steps, 1):
+            return
+        self._last_escalation = self.step
+        until = self.step + self.settings.escalation_steps
+        self.cadence.escalate(until)
+        self.fact("anomaly", {"what": what, "until": until, **fields}, step=step, always=True)
+
+    # -- dispatch
+
+    def emit(self, signal: str, *args: Any) -> None:
+        """Hands ``signal`` to the probes that listen; pays for it in ``costs``."""
+        for name, method in self._listeners[signal]:
+            start = _counter()
+            try:
+                method(*args)
+            except Exception as error:
+                self.failed(name, error)
+            spent = _counter() - start
+            self._spent += spent
+            self.costs[name] = self.costs.get(name, 0) + spent
+
+    def charge(self, name: str, spent: int) -> None:
+        """Books time spent outside ``emit`` (module hooks) on probe ``name``."""
+        self._spent += spent
+        self.costs[name] = self.costs.get(name, 0) + spent
+
+    def spend(self, way: str, spent: int) -> None:
+        """Says which way of looking (see ``cadence``) took part of the time: the cadence learns from it."""
+        self._ways[way] = self._ways.get(way, 0) + spent
+
+    def failed(self, name: str, error: Exception) -> None:
+        count = self._failures[name] = self._failures.get(name, 0) + 1
+        if count > _FAILURES:
+            return
+        with contextlib.suppress(Exception):
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}:{place.lineno})"
+            self.fact("probe_off", {"probe": name, "error": text, "failures": count}, always=True)
+        if count == _FAILURES:
+            for signal, listeners in self._listeners.items():
+                self._listeners[signal] = tuple(item for item in listeners if item[0] != name)
+
+    def is_off(self, name: str) -> bool:
+        return self._failures.get(name, 0) >= _FAILURES
+
+    def _load_probes(self) -> list[Probe]:
+        try:
+            found = discover("brickprof.probes")
+        except Exception as error:
+            self.failed("probes", error)
+            return []
+        for text in found.notes:
+            self.note(text)
+        loaded = []
+        for cls in (cls for plugin in found for cls in _probe_classes(plugin.module)):
+            if self.settings.level not in cls.levels:
+                continue
+            try:
+                loaded.append(cls(self))
+            except Exception as error:
+                self.failed(cls.name, error)
+        return loaded
+
+    def _subscribe(self) -> dict[str, tuple[tuple[str, Any], ...]]:
+        return {
+            signal: tuple(
+                (probe.name, getattr(probe, signal))
+                for probe in self.probes
+                if getattr(type(probe), signal) is not getattr(Probe, signal)
+            )
+            for signal in SIGNALS
+        }
+
+    # -- signals that move the step
+
+    def fetch_begin(self, loader: Any) -> None:
+        if self.steps.fetched():
+            self._turn()
+        self.emit("fetch_begin", loader)
+
+    def first_forward(self) -> None:
+        """A module runs for the first time and no optimizer has been built."""
+        if not self.models:
+            self._guarded("models", self.look_for_models)
+
+    def forward_begins(self) -> None:
+        """A model is about to run with gradients on."""
+        if self.steps.activity() or (not self.steps.updates_by_optimizer and self._manual_update_seen()):
+            self._turn()
+
+    def backward_begin(self, losses: Sequence[torch.Tensor], upstream: Any) -> None:
+        if not self.steps.updates_by_optimizer:
+            self._manual_update_seen()
+        if self.steps.backward_begins():
+            self._turn(backwards=1)
+        self.trace.micro = self.steps.backwards - 1
+        self._trained = self.step + 1
+        self.in_backward = True
+        if self._scan_due or not self.models:
+            self._guarded("models", self._look_for_models, losses)
+        self.emit("backward_begin", losses, upstream)
+
+    def backward_end(self, losses: Sequence[torch.Tensor], ok: bool) -> None:
+        self.in_backward = False
+        self.emit("backward_end", losses, ok)
+        if not self.steps.updates_by_optimizer:
+            self._manual_state = self._manual_fingerprint()
+        self.readback.poll()
+
+    def optimizer_built(self, optimizer: Any) -> None:
+        number = self.book.optimizer(optimizer)
+        self.steps.optimizer_built(number)
+        if not self.models or not self.book.knows_all(owned(optimizer)):
+            self._guarded("models", self.look_for_models)
+        self.emit("optimizer_built", optimizer)
+
+    def optimizer_begin(self, optimizer: Any) -> None:
+        if self.steps.optimizer_begins(self.book.optimizer(optimizer)):
+            self._turn(backwards=self.steps.backwards)
+        self.in_optimizer = True
+        self.emit("optimizer_begin", optimizer)
+
+    def optimizer_end(self, optimizer: Any) -> None:
+        self.in_optimizer = False
+        self.emit("optimizer_end", optimizer)
+        self.steps.optimizer_stepped(self.book.optimizer(optimizer))
+
+    def scaler_step(self, scaler: Any, optimizer: Any) -> None:
+        self.emit("scaler_step", scaler, optimizer)
+        self.steps.optimizer_stepped(self.book.optimizer(optimizer))
+
+    # -- steps
+
+    def _turn(self, backwards: int = 0) -> None:
+        """One step ends, the next begins."""
+        ended, stamp = self.step, _counter()
+        wall = stamp - self._step_started
+        self.emit("step_end", ended)
+        self.readback.poll()
+        self._write_step_span(wall)
+        spent, self._spent = self._spent, 0
+        self._learn_costs(spent)
+        if self.cadence.end(ended, wall, spent):
+            self._report_cadence("budget")
+        self.step = self.trace.step = self.book.step = self.steps.number
+        self.steps.backwards = backwards
+        self.pulse.step = self.step
+        self.pulse.step_ns = wall
+        self.pulse.overhead = self.cadence.overhead
+        self.trace.reset()
+        self.trace.step_id = self.trace.new_id()
+        self.on = self.cadence.begin(self.step)
+        if not self.journal.alive and not self.pulse.state:
+            self.pulse.state = 1
+            self.pulse.beat(now())
+        self._step_started = stamp
+        if self.step in _RESCAN_STEPS or self.step % 1000 == 0:
+            self._guarded("models", self._rescan)
+        self.emit("step_begin", self.step)
+
+    def _learn_costs(self, spent: int) -> None:
+        ways, self._ways = self._ways, {}
+        if self.on.deep or not self.step:
+            return
+        for way, ns in ways.items():
+            self.cadence.measured(way, ns)
+        if self.on.facts:
+            self.cadence.measured("facts", max(spent - sum(ways.values()), 0))  # all that is left: the events
+
+    def _write_step_span(self, wall: int) -> None:
+        if self.on.facts:
+            end = now()
+            self.journal.span(
+                (self.trace.step_id, 0, self._step_brick, PHASE["step"], self.step, 0, end - wall, end,
+                 None, None, None)
+            )  # fmt: skip
+
+    def _report_cadence(self, reason: str) -> None:
+        fields = {**self.cadence.stride, "overhead": round(self.cadence.overhead, 5), "reason": reason}
+        self.fact("cadence", fields, always=True)
+
+    # -- models
+
+    def look_for_models(self) -> None:
+        """Finds models by asking what modules exist; tells the probes if that changed anything."""
+        self._scan_due = False
+        known = {id(root) for model in self.models if (root := model.root()) is not None}
+        found = models.find_roots()
+        self.models = [model for model in self.models if model.root() is not None]
+        if all(id(root) in known for root in found) and len(found) == len(self.models):
+            return
+        names = {id(model.root()): model for model in self.models}
+        taken = {model.name for model in self.models}
+        self.models = [names.get(id(root)) or self._introduce(root, taken) for root in found]
+        self._signature = self._modules_signature()
+        self.emit("models_found")
+
+    def _introduce(self, root: nn.Module, taken: set[str]) -> models.Model:
+        model = models.describe(root, taken)
+        self.book.enter_model(model)
+        parameters = list(root.parameters())
+        self.fact(
+            "model",
+            {
+                "model": model.name,
+                "cls": model.cls,
+                "parameters": sum(p.numel() for p in parameters),
+                "trainable": sum(p.numel() for p in parameters if p.requires_grad),
+                "wrapper": model.wrapper,
+                "compiled": models.compiled(root),
+            },
+            always=True,
+        )
+        return model
+
+    def _look_for_models(self, losses: Sequence[torch.Tensor]) -> None:
+        unknown = [leaf for loss in losses for leaf in models.leaves(loss) if self.book.get(leaf) is None]
+        if unknown or not self.models:
+            self.look_for_models()
+        for leaf in unknown:
+            self.book.entry(leaf)
+
+    def _rescan(self) -> None:
+        """Modules replaced, added or wrapped since the last look."""
+        if self._modules_signature() != self._signature:
+            for model in self.models:
+                self.book.enter_model(model)
+            self.look_for_models()
+            self._signature = self._modules_signature()
+            self.emit("models_found")
+        self._scan_due = True  # and the next backward compares the leaves of its loss
+
+    def _modules_signature(self) -> tuple[int, ...]:
+        roots = (model.root() for model in self.models)
+        return tuple(hash(tuple(map(id, root.modules()))) for root in roots if root is not None)
+
+    def compiling(self, module: Any) -> None:
+        self.emit("compiling", module)
+        self._scan_due = True
+
+    # -- updates written by hand
+
+    def _manual_update_seen(self) -> bool:
+        if self._manual_state and self._manual_fingerprint() != self._manual_state:
+            self._manual_state = ()
+            self.steps.weights_changed()
+            return self.steps.manual_turn()
+        return False
+
+    def _manual_fingerprint(self) -> tuple[Any, ...]:
+        """Enough of a few parameters to see whether somebody wrote to them or cleared their gradients."""
+        marks: list[Any] = []
+        for parameter in self.watched()[:4]:
+            grad = parameter.grad
+            marks.append((parameter._version, id(grad), None if grad is None else grad._version))
+            if parameter.device.type == "cpu" and parameter.layout is torch.strided:
+                marks.append(parameter.detach().reshape(-1)[:8].tolist())
+            else:
+                marks.append(self.steps.total_backwards)
+        return tuple(map(str, marks))
+
+    def watched(self) -> list[torch.Tensor]:
+        """Trainable tensors that nobody's optimizer owns but that take part: for hand-written updates."""
+        return [tensor for tensor in self.book.tensors() if tensor.requires_grad]
+
+    # -- the end
+
+    def _guarded(self, name: str, function: Any, *args: Any) -> None:
+        start = _counter()
+        try:
+            function(*args)
+        except Exception as error:
+            self.failed(name, error)
+        self.charge(name, _counter() - start)
+
+    def exception(self, fields: dict[str, Any]) -> None:
+        brick = self.trace.innermost()
+        if brick:
+            fields = {**fields, "brick": brick}
+        self.fact("exception", fields, always=True)
+
+    def close(self) -> None:
+        """Flushes what is left. The training is over, or goes on without us."""
+        if self.closed:
+            return
+        self.closed = True
+        with contextlib.suppress(Exception):
+            self.readback.drain(1.0)
+        self.emit("close")
+        with contextlib.suppress(Exception):
+            self._write_step_span(_counter() - self._step_started)
+            fields = {
+                "steps": self._trained,
+                "updates": self.steps.updates,
+                "costs": dict(sorted(self.costs.items(), key=lambda item: -item[1])),
+                "overhead": round(self.cadence.overhead, 6),
+                "dropped": {**self.journal.dropped, "readback": self.readback.dropped},
+                "recomputes": self.recomputes,
+            }
+            self.fact("exit", fields, always=True)
+            self.pulse.state = 1 if not self.journal.alive else 2
+            self.pulse.beat(now())
+            self.journal.close()
+            self.pulse.close()

@@ -1,0 +1,86 @@
+"""Which training step is it? Decided from what the script does, with no help from the script.
+
+Enters: optimizer updates, batches fetched, backward passes. Leaves: the number of the current step and
+the moment it changes.
+
+A step is one round of updates: each optimizer steps at most once in it. It ends at the first activity
+(a fetch, a forward, a backward, a zero_grad) after every optimizer that takes part has stepped. Who takes
+part is every live optimizer in the first round and, from then on, whoever stepped in the round before; so
+a GAN's two updates are one step, five critic updates to one generator update are five steps, and an
+optimizer that was built and never used holds nothing up. Without any optimizer, a backward pass after the
+weights changed (or the gradients were cleared) starts the next step: hand-written SGD, accumulation included.
+"""
+
+from __future__ import annotations
+
+
+class StepClock:
+    __slots__ = ("_due", "_known", "_expected", "_stepped", "_updated", "backwards", "number", "total_backwards", "updates", "updates_by_optimizer")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.backwards = 0
+        """Backward passes in this step so far: the micro-batch index."""
+        self.total_backwards = 0
+        self.updates = 0
+        self.updates_by_optimizer = False
+        self._known: set[int] = set()
+        self._expected: set[int] | None = None
+        self._stepped: set[int] = set()
+        self._due = False
+        self._updated = False
+
+    def optimizer_built(self, optimizer: int) -> None:
+        self._known.add(optimizer)
+
+    def optimizer_gone(self, optimizer: int) -> None:
+        self._known.discard(optimizer)
+        if self._expected is not None:
+            self._expected.discard(optimizer)
+
+    def optimizer_begins(self, optimizer: int) -> bool:
+        """An optimizer is about to step. True when that starts a new step."""
+        return self._advance() if self._due or optimizer in self._stepped else False
+
+    def optimizer_stepped(self, optimizer: int) -> None:
+        self.updates_by_optimizer = True
+        if optimizer not in self._stepped:  # a scaler's step and the optimizer's own are one update
+            self.updates += 1
+        self._known.add(optimizer)
+        self._stepped.add(optimizer)
+        expected = self._known if self._expected is None else self._expected
+        self._due = self._stepped >= expected
+
+    def activity(self) -> bool:
+        """A forward, a zero_grad or an evaluation begins. True when that starts a new step."""
+        return self._advance() if self._due else False
+
+    def fetched(self) -> bool:
+        """A batch is asked for: after any update, that is the next step."""
+        return self._advance() if self._due or self._stepped else False
+
+    def backward_begins(self) -> bool:
+        started = self._advance() if self._due or self._updated else False
+        self.backwards += 1
+        self.total_backwards += 1
+        return started
+
+    def weights_changed(self) -> None:
+        """Seen without an optimizer: weights were written, or gradients cleared, since the last backward."""
+        if not self._stepped and self.backwards:
+            self._updated = True
+
+    def manual_turn(self) -> bool:
+        """Without an optimizer: a forward after the weights changed is the next step."""
+        return self._advance() if self._updated else False
+
+    def _advance(self) -> bool:
+        if self._stepped:
+            self._expected = set(self._stepped)
+        elif self._updated:
+            self.updates += 1
+        self.number += 1
+        self.backwards = 0
+        self._stepped.clear()
+        self._due = self._updated = False
+        return True

@@ -1,0 +1,22 @@
+"""When to keep one's hands off: places where even a harmless operation would become the user's.
+
+Enters: torch's own state. Leaves: True while a tensor operation of ours would be traced, captured into a
+CUDA graph, transformed, or seen by a dispatch mode of the user's.
+"""
+
+from __future__ import annotations
+
+import torch
+
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_functorch_level = torch._C._functorch.maybe_current_level
+
+
+def hands_off() -> bool:
+    return bool(
+        _dispatch_modes()
+        or torch.compiler.is_compiling()
+        or _functorch_level() is not None
+        or torch.jit.is_tracing()
+        or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+    )

@@ -1,0 +1,194 @@
+"""Statistics of tensors without disturbing them.
+
+Enters: the user's gradients, weights and activations. Leaves: small tensors of statistics on the same
+device (never synchronised here) and, once they are on the host, plain numbers.
+
+Nothing here draws random numbers, writes in place, or touches autograd. Finiteness is decided on the
+whole tensor; the strided 1K sample is for histograms and update sizes only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from brickprof.records import HISTOGRAM_BINS, HISTOGRAM_LOW, HISTOGRAM_OCTAVES
+
+Tensor = torch.Tensor
+SAMPLE = 1024
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INFINITY = float("inf")
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The values this process holds: a DTensor's shard, a sparse tensor's values, else the tensor itself."""
+    if type(tensor) not in _PLAIN:
+        to_local = getattr(tensor, "to_local", None)
+        if to_local is not None:
+            tensor = to_local()
+    if tensor.layout is not torch.strided:
+        tensor = tensor._values() if tensor.is_sparse else tensor.values()
+    return tensor.detach()
+
+
+def watchable(tensor: Tensor) -> bool:
+    return tensor.numel() > 0 and tensor.is_floating_point() and not tensor.is_meta
+
+
+def first_tensor(value: Any) -> Tensor | None:
+    """The first floating tensor in whatever a module returned."""
+    if isinstance(value, torch.Tensor):
+        return value if value.is_floating_point() else None
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (tuple, list)):
+        return None
+    for item in value:
+        found = first_tensor(item)
+        if found is not None:
+            return found
+    return None
+
+
+def total(tensor: Tensor) -> Tensor:
+    """A sum that is finite only if every element is (the converse is checked where it matters)."""
+    if tensor.dtype is torch.float16 or tensor.dtype is torch.bfloat16:
+        return tensor.sum(dtype=torch.float32)
+    return tensor.sum()
+
+
+def l2_norms(tensors: Sequence[Tensor]) -> Tensor:
+    """One L2 norm per tensor, on the tensors' device, in float32 or wider; non-finite values propagate."""
+    return _norms(tensors, 2.0)
+
+
+def guard_norms(tensors: Sequence[Tensor]) -> Tensor:
+    """Norms that show a non-finite element: L2 on a CPU (its inf-norm is 15x slower there), else inf-norm."""
+    return _norms(tensors, 2.0 if tensors[0].device.type == "cpu" else _INFINITY)
+
+
+def _norms(tensors: Sequence[Tensor], order: float) -> Tensor:
+    groups = _by_kind(tensors)
+    if len(groups) == 1:
+        return torch.stack(_foreach_norm(tensors, order))
+    results: list[Tensor | None] = [None] * len(tensors)
+    home = tensors[0].device
+    for places in groups.values():
+        norms = _foreach_norm([tensors[i] for i in places], order)
+        for place, norm in zip(places, norms, strict=True):
+            results[place] = norm.to(device=home, dtype=torch.float32, non_blocking=True)
+    return torch.stack([result for result in results if result is not None])
+
+
+def _foreach_norm(tensors: Sequence[Tensor], order: float) -> list[Tensor]:
+    narrow = tensors[0].dtype in (torch.float16, torch.bfloat16)
+    norms = torch._foreach_norm(list(tensors), order, dtype=torch.float32 if narrow else None)
+    return list(norms)
+
+
+def _by_kind(tensors: Sequence[Tensor]) -> dict[tuple[Any, Any], list[int]]:
+    groups: dict[tuple[Any, Any], list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        groups.setdefault((tensor.device, tensor.dtype), []).append(place)
+    return groups
+
+
+def exact(tensor: Tensor) -> tuple[int, int, float, float]:
+    """(nan, inf, absmax, l2) of one tensor, read on the host: for a CPU tensor that looks wrong."""
+    nan = int(torch.isnan(tensor).sum())
+    inf = int(torch.isinf(tensor).sum())
+    if nan or inf:
+        return nan, inf, math.nan if nan else math.inf, math.nan
+    wide = tensor.double()
+    return 0, 0, float(wide.abs().max()), float(torch.linalg.vector_norm(wide))
+
+
+def sample(tensor: Tensor) -> Tensor:
+    """Up to 1K elements at a fixed stride, as a 1-D view where the layout allows it."""
+    numel = tensor.numel()
+    if not tensor.is_contiguous():
+        tensor = tensor.t() if tensor.dim() == 2 and tensor.t().is_contiguous() else tensor.reshape(-1)
+    stride = max(1, numel // SAMPLE)
+    return tensor.as_strided((min(SAMPLE, numel),), (stride,), tensor.storage_offset())
+
+
+def samples(tensors: Sequence[Tensor]) -> Tensor:
+    """The samples of all tensors behind one another, float32, on the first tensor's device (a copy)."""
+    home = tensors[0].device
+    parts = [
+        part if part.device == home and part.dtype is torch.float32 else part.to(home, torch.float32)
+        for part in map(sample, tensors)
+    ]
+    return torch.cat(parts)
+
+
+def sample_lengths(tensors: Iterable[Tensor]) -> list[int]:
+    return [min(SAMPLE, tensor.numel()) for tensor in tensors]
+
+
+def statistics(tensors: Sequence[Tensor]) -> Tensor:
+    """Rows (l2, absmax, mean, non-zeros, nan, inf), a column per tensor, float64, on the device.
+
+    On a CPU nan and inf stay zero: where l2 is not finite the caller counts them with ``exact``.
+    """
+    home = tensors[0].device
+    l2 = l2_norms(tensors)
+    zeros = torch.zeros(len(tensors), dtype=torch.float64, device=home)
+    if home.type == "cpu":
+        pairs = [torch.aminmax(tensor) for tensor in tensors]
+        low = torch.stack([pair.min.double() for pair in pairs])
+        high = torch.stack([pair.max.double() for pair in pairs])
+        absmax, nan, inf = torch.maximum(low.abs(), high.abs()), zeros, zeros
+    else:
+        absmax = _norms(tensors, _INFINITY).double()
+        nan = torch.stack([torch.isnan(tensor).sum().to(home) for tensor in tensors]).double()
+        inf = torch.stack([torch.isinf(tensor).sum().to(home) for tensor in tensors]).double()
+    mean = torch.stack([tensor.mean(dtype=_wide(tensor)).to(home, torch.float64) for tensor in tensors])
+    full = torch.stack([torch.count_nonzero(tensor).to(home) for tensor in tensors]).double()
+    return torch.stack([l2.double(), absmax, mean, full, nan, inf])
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return tensor.dtype if tensor.dtype is torch.float64 else torch.float32
+
+
+def checksums(tensors: Sequence[Tensor]) -> Tensor:
+    """The sum of each tensor's bits read as integers: equal bits give equal sums, whatever the order."""
+    home = tensors[0].device
+    parts = [bits(tensor).sum(dtype=torch.int64).to(home) for tensor in tensors]
+    return torch.stack(parts)
+
+
+def bits(tensor: Tensor) -> Tensor:
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    return tensor.view(_INTEGER[tensor.element_size()])
+
+
+def histograms(values: Tensor, lengths: Sequence[int]) -> list[list[int]]:
+    """Counts of log2 |x| per tensor, from host samples laid behind one another."""
+    exponent = torch.frexp(values.abs()).exponent.long()
+    bins = ((exponent - HISTOGRAM_LOW) // HISTOGRAM_OCTAVES).clamp_(0, HISTOGRAM_BINS - 1)
+    bins[~torch.isfinite(values)] = HISTOGRAM_BINS - 1
+    bins[values == 0] = 0
+    row = torch.repeat_interleave(
+        torch.arange(len(lengths), device="cpu"), torch.tensor(lengths, device="cpu")
+    )
+    counts = torch.bincount(row * HISTOGRAM_BINS + bins, minlength=len(lengths) * HISTOGRAM_BINS)
+    table: list[list[int]] = counts.view(len(lengths), HISTOGRAM_BINS).tolist()
+    return table
+
+
+def segment_norms(values: Tensor, lengths: Sequence[int]) -> list[float]:
+    """The root mean square of each tensor's part of ``values``."""
+    squares = values.double().square_().cumsum(0)
+    counts = torch.tensor(lengths, device="cpu")
+    ends = counts.cumsum(0)
+    sums = squares[ends - 1]
+    sums[1:] -= squares[ends[:-1] - 1]
+    norms: list[float] = (sums.clamp_(min=0) / counts).sqrt().tolist()
+    return norms

@@ -1,0 +1,239 @@
+"""Blocks: how long each one takes, forward and backward, and whether what it puts out is finite.
+
+Enters: calls of the chosen modules of every model, through per-instance hooks. Leaves: block spans,
+``activation`` events for outputs that are not finite, ``activation`` samples in sampled steps.
+
+Outputs are checked by one sum each: finite if and only if no element is NaN or Inf, but for sums that
+overflow, which the second look sorts out. Backward times come from a hook on the output tensor, which never
+changes the gradient. Inside a compiled module nothing is hooked; the compiled module itself is.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import Any
+
+import torch
+
+from brickprof.bricks import Brick, Kind
+from brickprof.capture import models, tensors
+from brickprof.capture.clock import now
+from brickprof.capture.probe import Probe
+from brickprof.capture.session import Session
+from brickprof.capture.surroundings import hands_off
+from brickprof.capture.trace import PHASE
+from brickprof.records import ROLES
+
+_counter = time.perf_counter_ns
+_compiling = torch.compiler.is_compiling
+_FORWARD, _EVAL, _RECOMPUTE = PHASE["forward"], PHASE["eval"], PHASE["recompute"]
+_ACTIVATION = ROLES.index("activation")
+_NAMES = {_FORWARD: "forward", _EVAL: "eval", _RECOMPUTE: "recompute"}
+_MOST_REPORTS = 64
+
+
+class BlocksProbe(Probe):
+    name = "blocks"
+    levels = ("standard", "deep")
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._handles: list[Any] = []
+        self._deep = False
+        self._reported = 0
+        self._device: list[tuple[tuple[int, int, int, str], torch.Tensor]] = []
+
+    # -- which modules
+
+    def models_found(self) -> None:
+        self._hook(every=self._deep)
+
+    def step_begin(self, step: int) -> None:
+        self._reported = 0
+        if self.session.on.deep is not self._deep:
+            self._hook(every=self.session.on.deep)
+
+    def compiling(self, module: Any) -> None:
+        """A hook in a module that is about to be compiled would be traced: take them out first."""
+        self._unhook()
+
+    def backward_begin(self, losses: Any, upstream: Any) -> None:
+        if not self._handles and self.session.models:
+            self._hook(every=self._deep)
+
+    def _hook(self, *, every: bool) -> None:
+        self._unhook()
+        self._deep = every
+        for model in self.session.models:
+            for path, module in models.blocks(model, every=every):
+                brick = self.session.journal.brick(Brick(Kind.BLOCK, path, model.name))
+                watcher = _Watcher(self, brick, root=not path)
+                self._handles.append(module.register_forward_pre_hook(watcher.before))
+                self._handles.append(module.register_forward_hook(watcher.after))
+
+    def _unhook(self) -> None:
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            handle.remove()
+
+    def close(self) -> None:
+        self._unhook()
+
+    # -- costs and results
+
+    def step_end(self, step: int) -> None:
+        self._read_device(step)
+
+    def look(self, brick: int, output: torch.Tensor, inputs: Any, phase: int) -> None:
+        """Is the output finite? Now, for a CPU tensor; some steps later for a CUDA one."""
+        sum_ = tensors.total(output)
+        if output.device.type == "cpu":
+            if not math.isfinite(sum_.item()):
+                self._broken(brick, output, inputs, phase)
+        elif len(self._device) < 4096:
+            # Only the sum is kept: holding the output itself would raise the peak of the memory.
+            about = (brick, phase, output.numel(), str(output.dtype).removeprefix("torch."))
+            self._device.append((about, sum_.float()))
+
+    def _broken(self, brick: int, output: torch.Tensor, inputs: Any, phase: int) -> None:
+        nan, inf, absmax, _ = tensors.exact(output)
+        if not (nan or inf) or self._reported >= _MOST_REPORTS:
+            return
+        self._reported += 1
+        given = tensors.first_tensor(inputs)
+        given_finite = None if given is None else bool(torch.isfinite(given.detach()).all())
+        fields = {
+            "brick": brick,
+            "nan": nan,
+            "inf": inf,
+            "numel": output.numel(),
+            "dtype": str(output.dtype).removeprefix("torch."),
+            "phase": _NAMES.get(phase, ""),
+            "inputs_finite": given_finite,
+        }
+        self.session.fact("activation", fields, always=True)
+        if nan:
+            self.session.anomaly("activation", {"brick": brick, "value": absmax})
+
+    def _read_device(self, step: int) -> None:
+        looked, self._device = self._device, []
+        if not looked or hands_off():
+            return
+        about = [described for described, _ in looked]
+        sums = torch.stack([sum_ for _, sum_ in looked])
+        self.session.readback.read(sums, lambda host: self._sums_arrived(step, about, host.tolist()))
+
+    def _sums_arrived(self, step: int, about: list[tuple[int, int, int, str]], sums: list[float]) -> None:
+        for (brick, phase, numel, dtype), value in zip(about, sums, strict=True):
+            if math.isfinite(value):
+                continue
+            fields = {
+                "brick": brick, "nan": None, "inf": None, "numel": numel, "dtype": dtype,
+                "phase": _NAMES.get(phase, ""), "inputs_finite": None,
+            }  # fmt: skip
+            self.session.fact("activation", fields, step=step, always=True)
+            self.session.anomaly("activation", {"brick": brick, "value": value}, step=step)
+
+    def sample(self, brick: int, output: torch.Tensor) -> None:
+        """Statistics of one output, in sampled steps."""
+        session = self.session
+        step, micro, stamp, numel = session.step, max(session.steps.backwards, 0), now(), output.numel()
+
+        def arrived(host: torch.Tensor) -> None:
+            l2, absmax, mean, full, nan, inf = (row[0] for row in host.tolist())
+            finite = math.isfinite(l2) and math.isfinite(absmax)
+            counted = (0, 0) if finite else (None, None)
+            if output_on_device:
+                counted = (int(nan), int(inf))
+            session.journal.sample(
+                (stamp, step, micro, brick, 0, _ACTIVATION, numel, *counted, absmax, l2, mean,
+                 1 - full / numel, None, None, None, None)
+            )  # fmt: skip
+
+        output_on_device = output.device.type != "cpu"
+        session.readback.read(tensors.statistics([output]), arrived)
+
+
+class _Watcher:
+    """The two hooks of one block."""
+
+    __slots__ = ("_brick", "_ids", "_probe", "_root", "_session")
+
+    def __init__(self, probe: BlocksProbe, brick: int, *, root: bool) -> None:
+        self._probe = probe
+        self._session = probe.session
+        self._brick = brick
+        self._root = root
+        self._ids: list[tuple[int, int]] = []
+
+    def before(self, _module: Any, _args: Any) -> None:
+        if _compiling():
+            return
+        start = _counter()
+        session = self._session
+        try:
+            if threading.get_ident() != session.thread and not session.in_backward:
+                return
+            if session.in_backward:
+                phase = _RECOMPUTE
+            elif torch.is_grad_enabled():
+                phase = _FORWARD
+                if self._root:
+                    session.forward_begins()
+            else:
+                phase = _EVAL
+            self._ids.append((session.trace.open(self._brick, phase), phase))
+        except Exception as error:  # noqa: BLE001 - a hook must not break the forward it watches
+            session.failed("blocks", error)
+        session.charge("blocks", _counter() - start)
+
+    def after(self, _module: Any, args: Any, output: Any) -> None:
+        if _compiling() or not self._ids:
+            return
+        start = _counter()
+        session = self._session
+        try:
+            number, phase = self._ids.pop()
+            on = session.on
+            write = on.spans or (self._root and on.facts)
+            session.trace.close(number, write=write)
+            if phase == _RECOMPUTE:
+                session.recomputes += 1
+            elif session.is_off("blocks"):
+                return
+            else:
+                self._look(output, args, phase, on)
+        except Exception as error:  # noqa: BLE001
+            session.failed("blocks", error)
+        session.charge("blocks", _counter() - start)
+
+    def _look(self, output: Any, args: Any, phase: int, on: Any) -> None:
+        found = tensors.first_tensor(output)
+        if found is None or hands_off():
+            return
+        probe, watched = self._probe, None
+        if on.blocks or on.full:
+            watched = tensors.local(found)
+            if not tensors.watchable(watched):
+                return
+        start = _counter()
+        if watched is not None and on.blocks:
+            probe.look(self._brick, watched, args, phase)
+            start = self._book("blocks", start)
+        if watched is not None and on.full and phase == _FORWARD:
+            probe.sample(self._brick, watched)
+            start = self._book("full", start)
+        if on.spans and phase == _FORWARD and found.requires_grad and found.grad_fn is not None:
+            found.register_hook(self._mark)
+            self._book("spans", start)
+
+    def _book(self, way: str, start: int) -> int:
+        stamp = _counter()
+        self._session.spend(way, stamp - start)
+        return stamp
+
+    def _mark(self, _grad: torch.Tensor) -> None:
+        if not _compiling():
+            self._session.trace.mark(self._brick)

@@ -1,0 +1,226 @@
+"""Gradients: finite or not, how large, and where, before anybody changes them.
+
+Enters: the moments between backward and step. Leaves: ``grad`` events (one norm per tensor, so that a single
+NaN among millions is seen and named) and, in sampled steps, a full ``grad`` sample per parameter.
+
+The look is taken at the first of: unscaling, clipping, the optimizer's step. Clipping a NaN norm would
+spread the NaN over every gradient, so the place is only known before it. A total norm that the user's own
+clipping computed is a free look: it is finite only if every gradient is. Where no optimizer exists, and
+inside an L-BFGS closure, the look is taken when backward ends.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+
+from brickprof.capture import tensors
+from brickprof.capture.book import Entry, owned
+from brickprof.capture.clock import now
+from brickprof.capture.probe import Probe
+from brickprof.capture.session import Session
+from brickprof.capture.surroundings import hands_off
+from brickprof.records import ROLES
+
+_GRAD = ROLES.index("grad")
+_MOST_NAMED = 32
+_HISTORY = 64
+_JUMP = 50.0
+_counter = time.perf_counter_ns
+
+
+class GradientsProbe(Probe):
+    name = "gradients"
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._seen: set[int] = set()
+        self._fresh = False
+        self._scale: float | None = None
+        self._history: list[float] = []
+
+    def step_begin(self, step: int) -> None:
+        self._seen.clear()
+
+    # -- the moments
+
+    def scaling(self, scaler: Any, loss: Any) -> None:
+        scale = scaler._scale
+        self._scale = float(scale) if scale is not None and scale.device.type == "cpu" else -1.0
+
+    def backward_end(self, losses: Sequence[torch.Tensor], ok: bool) -> None:
+        self._fresh = True
+        self._seen.clear()
+        session = self.session
+        if ok and (session.in_optimizer or not session.book.optimizers()):
+            self._look(session.watched(), "backward")
+
+    def unscale_begin(self, scaler: Any, optimizer: Any) -> None:
+        self._look(owned(optimizer), "unscale")
+        self._scale = None
+
+    def clip_begin(self, parameters: list[torch.Tensor], total: torch.Tensor | None) -> None:
+        on = self.session.on
+        free = total is not None and not on.full and total.device.type == "cpu"
+        if free and total is not None and not hands_off():
+            norm = float(tensors.local(total))
+            if math.isfinite(norm):
+                self._seen.update(map(id, parameters))
+                self._record("clip", len(parameters), norm, None, [])
+                return
+            self._look(parameters, "clip", needed=True)
+            return
+        self._look(parameters, "clip")
+
+    def optimizer_begin(self, optimizer: Any) -> None:
+        if self._fresh:
+            self._look(owned(optimizer), "step")
+
+    # -- the look
+
+    def _look(self, parameters: Iterable[torch.Tensor], point: str, *, needed: bool = False) -> None:
+        on = self.session.on
+        if not (on.guard or on.full or needed) or hands_off():
+            return
+        watched = self._unseen(parameters)
+        if not watched:
+            return
+        start = _counter()
+        if on.full:
+            self._full(watched, point)
+        else:
+            self._guard(watched, point)
+        self.session.spend("full" if on.full else "guard", _counter() - start)
+
+    def _unseen(self, parameters: Iterable[torch.Tensor]) -> list[tuple[Entry, torch.Tensor]]:
+        seen, book, watched = self._seen, self.session.book, []
+        for parameter in parameters:
+            grad = parameter.grad
+            if grad is None or id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            values = tensors.local(grad)
+            if tensors.watchable(values):
+                watched.append((book.entry(parameter), values))
+        return watched
+
+    def _guard(self, watched: list[tuple[Entry, torch.Tensor]], point: str) -> None:
+        entries = [entry for entry, _ in watched]
+        values = [value for _, value in watched]
+        norms = tensors.guard_norms(values)
+        exact = values if values[0].device.type == "cpu" else None
+        step, scale, micro = self.session.step, self._scale, self.session.steps.backwards - 1
+
+        def arrived(host: torch.Tensor) -> None:
+            self._judge(point, entries, host.tolist(), exact, step, scale, micro)
+
+        self.session.readback.read(norms, arrived)
+
+    def _judge(
+        self, point: str, entries: list[Entry], norms: list[float], exact: list[torch.Tensor] | None,
+        step: int, scale: float | None, micro: int,
+    ) -> None:  # fmt: skip
+        bad = [i for i, norm in enumerate(norms) if not math.isfinite(norm)]
+        broken = []
+        for i in bad:
+            if exact is None:
+                broken.append({"tensor": entries[i].number, "nan": None, "inf": None})
+                continue
+            nan, inf, _, l2 = tensors.exact(exact[i])
+            if nan or inf:
+                broken.append({"tensor": entries[i].number, "nan": nan, "inf": inf, "numel": exact[i].numel()})
+            else:
+                norms[i] = l2  # finite after all: its square did not fit into float32
+        at = max(range(len(norms)), key=lambda i: norms[i] if math.isfinite(norms[i]) else -1.0)
+        on_host = exact is not None
+        l2 = math.sqrt(sum(norm * norm for norm in norms)) if on_host and not broken else None
+        absmax = None if on_host else norms[at]
+        self._record(point, len(norms), l2, entries[at].number, broken, absmax, step, scale, micro)
+
+    def _record(
+        self, point: str, count: int, l2: float | None, at: int | None, broken: list[dict[str, Any]],
+        absmax: float | None = None, step: int | None = None, scale: float | None = None, micro: int | None = None,
+    ) -> None:  # fmt: skip
+        session = self.session
+        scale = self._scale if step is None else scale
+        fields = {
+            "point": point,
+            "tensors": count,
+            "l2": l2,
+            "absmax": absmax,
+            "at": at,
+            "nonfinite": broken[:_MOST_NAMED],
+            "broken": len(broken),
+            "scale": scale,
+            "micro": session.steps.backwards - 1 if micro is None else micro,
+        }
+        session.fact("grad", fields, step=step, always=bool(broken))
+        size = l2 if l2 is not None else absmax
+        if size is not None:
+            session.pulse.norm = size if not scale or scale < 0 else size / scale
+        if scale is None:  # an overflow under a loss scale is the scaler's business, until it is not
+            self._alarm(size, broken, step)
+
+    def _alarm(self, size: float | None, broken: list[dict[str, Any]], step: int | None) -> None:
+        if broken:
+            self.session.anomaly("gradient", {"tensor": broken[0]["tensor"], "value": math.nan}, step=step)
+            return
+        if size is None or size == 0:
+            return
+        history = self._history
+        if len(history) >= 20 and size > _JUMP * median(history):
+            self.session.anomaly("gradient", {"value": size, "usual": median(history)}, step=step)
+        history.append(size)
+        del history[:-_HISTORY]
+
+    # -- sampled steps
+
+    def _full(self, watched: list[tuple[Entry, torch.Tensor]], point: str) -> None:
+        session = self.session
+        entries = [entry for entry, _ in watched]
+        values = [value for _, value in watched]
+        on_host = values[0].device.type == "cpu"
+        numels, lengths = [value.numel() for value in values], tensors.sample_lengths(values)
+        step, micro, scale, stamp = session.step, session.steps.backwards - 1, self._scale, now()
+        reason = "escalation" if step <= session.cadence.deep_until else "first" if step < 3 else "cadence"
+        session.fact(
+            "sampled",
+            {"level": session.settings.level, "reason": reason, "tensors": len(entries), "roles": ["grad"]},
+            always=True,
+        )
+        table = tensors.statistics(values)
+        sampled = tensors.samples(values)
+        arrived: dict[str, list[list[float]]] = {}
+
+        def statistics_arrived(host: torch.Tensor) -> None:
+            arrived["rows"] = host.tolist()
+            l2, absmax = arrived["rows"][0], arrived["rows"][1]
+            judged = list(l2) if on_host else list(absmax)
+            self._judge(point, entries, judged, values if on_host else None, step, scale, micro)
+
+        def samples_arrived(host: torch.Tensor) -> None:
+            counts = tensors.histograms(host, lengths)
+            exact = values if on_host else None
+            for i, row in enumerate(zip(*arrived["rows"], strict=True)):
+                self._write(entries[i], numels[i], row, counts[i], (stamp, step, micro, scale), exact and exact[i])
+
+        session.readback.read(table, statistics_arrived)
+        session.readback.read(sampled, samples_arrived)
+
+    def _write(
+        self, entry: Entry, numel: int, row: tuple[float, ...], counts: list[int],
+        when: tuple[int, int, int, float | None], exact: torch.Tensor | None,
+    ) -> None:  # fmt: skip
+        l2, absmax, mean, full, nan, inf = row
+        if exact is not None and not (math.isfinite(l2) and math.isfinite(absmax)):
+            nan, inf, absmax, l2 = tensors.exact(exact)
+        stamp, step, micro, scale = when
+        self.session.journal.sample(
+            (stamp, step, micro, entry.brick, entry.number, _GRAD, numel, int(nan), int(inf), absmax, l2, mean,
+             1 - full / numel, None, None, scale, counts)
+        )  # fmt: skip

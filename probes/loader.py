@@ -1,0 +1,107 @@
+"""Batches: how long the training waited for each, and a fingerprint that tells two of them apart.
+
+Enters: what a DataLoader hands out. Leaves: loader spans and ``batch`` events. The fingerprint is a checksum of
+up to 64 elements of each tensor at a fixed stride; batches that are already on a device are not read.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from brickprof.bricks import Brick, Kind
+from brickprof.capture import tensors
+from brickprof.capture.clock import now
+from brickprof.capture.probe import Probe
+from brickprof.capture.session import Session
+from brickprof.capture.surroundings import hands_off
+from brickprof.capture.trace import PHASE
+from brickprof.records import ROLES
+
+_INPUT = ROLES.index("input")
+_ELEMENTS = 64
+_MOST_TENSORS = 8
+
+
+class LoaderProbe(Probe):
+    name = "loader"
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._loaders: dict[int, int] = {}
+        self._counts: dict[int, int] = {}
+        self._open = 0
+
+    def fetch_begin(self, loader: Any) -> None:
+        number = self._number(loader)
+        brick = self.session.journal.brick(Brick(Kind.LOADER, f"loader{number}" if number else "loader"))
+        self._open = self.session.trace.open(brick, PHASE["loader"])
+
+    def fetch_end(self, loader: Any, batch: Any, wait_ns: int) -> None:
+        session = self.session
+        session.trace.close(self._open, write=session.on.facts)
+        if batch is None or not session.on.facts:
+            return
+        number = self._number(loader)
+        count = self._counts[number] = self._counts.get(number, 0) + 1
+        found = [tensor for tensor in _tensors(batch) if tensor.device.type == "cpu"][:_MOST_TENSORS]
+        fields = {
+            "loader": number,
+            "wait_ns": wait_ns,
+            "fingerprint": "" if hands_off() else _fingerprint(found),
+            "size": found[0].shape[0] if found and found[0].dim() else None,
+            "count": count,
+        }
+        session.fact("batch", fields)
+        if session.on.full and session.settings.level != "light" and not hands_off():
+            self._sample(found)
+
+    def _number(self, loader: Any) -> int:
+        # A new iterator is made every epoch; the dataset it draws from says which loader it is.
+        dataset = getattr(loader, "_dataset", loader)
+        return self._loaders.setdefault(id(dataset), len(self._loaders))
+
+    def _sample(self, found: list[torch.Tensor]) -> None:
+        session = self.session
+        brick = session.journal.brick(Brick(Kind.LOADER, "loader"))
+        for place, tensor in enumerate(found):
+            values = tensors.local(tensor)
+            if not tensors.watchable(values):
+                continue
+            l2, absmax, mean, full, _, _ = (row[0] for row in tensors.statistics([values]).tolist())
+            nan, inf = 0, 0
+            if not (abs(l2) < float("inf") and abs(absmax) < float("inf")):
+                nan, inf, absmax, l2 = tensors.exact(values)
+            number = session.journal.tensor(
+                f"batch[{place}]",
+                {"model": "", "brick": brick, "shape": list(tensor.shape), "dtype": str(tensor.dtype)[6:]},
+            )
+            session.journal.sample(
+                (now(), session.step, session.steps.backwards, brick, number, _INPUT, values.numel(), nan, inf,
+                 absmax, l2, mean, 1 - full / values.numel(), None, None, None, None)
+            )  # fmt: skip
+
+
+def _tensors(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif depth < 4 and isinstance(batch, dict):
+        for value in batch.values():
+            yield from _tensors(value, depth + 1)
+    elif depth < 4 and isinstance(batch, (tuple, list)) and len(batch) <= 64:
+        for value in batch:
+            yield from _tensors(value, depth + 1)
+
+
+def _fingerprint(found: list[torch.Tensor]) -> str:
+    checksum = 0
+    for tensor in found:
+        if tensor.layout is not torch.strided or tensor.numel() == 0:
+            continue
+        flat = tensor.detach().reshape(-1) if tensor.is_contiguous() else tensor.detach().flatten()
+        picked = flat[:: max(1, flat.numel() // _ELEMENTS)][:_ELEMENTS]
+        checksum = zlib.crc32(repr((list(tensor.shape), picked.tolist())).encode(), checksum)
+    return f"{checksum:08x}"

@@ -1,0 +1,72 @@
+"""Optimizers: what they own, what they were told, and every update they make.
+
+Enters: optimizers being built and stepping. Leaves: ``optimizer_created`` and ``hyperparameters`` events (the
+latter again when a value other than the learning rate changes), and an ``optimizer`` event per update with
+the learning rate of every group.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from brickprof.capture.probe import Probe
+from brickprof.capture.session import Session
+
+_MOST_TENSORS = 2000
+_PER_STEP = frozenset({"params", "lr", "initial_lr", "param_names"})
+
+
+class OptimizersProbe(Probe):
+    name = "optimizers"
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._told: dict[int, list[dict[str, Any]]] = {}
+        self._groups: dict[int, int] = {}
+        self._counts: dict[int, int] = {}
+
+    def optimizer_begin(self, optimizer: Any) -> None:
+        number = self.session.book.optimizer(optimizer)
+        groups = optimizer.param_groups
+        size = sum(len(group["params"]) for group in groups)
+        if self._groups.get(number) != size:
+            self._groups[number] = size
+            self._created(optimizer, number)
+        told = [{key: _plain(value) for key, value in group.items() if key not in _PER_STEP} for group in groups]
+        if self._told.get(number) != told:
+            self._told[number] = told
+            self.session.fact("hyperparameters", {"optimizer": number, "groups": told}, always=True)
+
+    def _created(self, optimizer: Any, number: int) -> None:
+        book = self.session.book
+        groups = [
+            {
+                "tensors": [book.entry(p).number for p in group["params"]][:_MOST_TENSORS],
+                "trainable": sum(1 for p in group["params"] if p.requires_grad),
+                "lr": _plain(group.get("lr")),
+            }
+            for group in optimizer.param_groups
+        ]
+        fields = {"optimizer": number, "cls": type(optimizer).__name__, "groups": groups}
+        self.session.fact("optimizer_created", fields, always=True)
+
+    def optimizer_end(self, optimizer: Any) -> None:
+        number = self.session.book.optimizer(optimizer)
+        count = self._counts[number] = self._counts.get(number, 0) + 1
+        rates = [_plain(group.get("lr")) for group in optimizer.param_groups]
+        if rates and isinstance(rates[0], float):
+            self.session.pulse.lr = rates[0]
+        self.session.fact("optimizer", {"optimizer": number, "lr": rates, "count": count})
+
+
+def _plain(value: Any) -> Any:
+    """A hyperparameter as plain data; a device tensor is left unread, since reading it would wait for it."""
+    if isinstance(value, torch.Tensor):
+        return float(value) if value.numel() == 1 and value.device.type == "cpu" else str(value.device)
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (bool, int, float, str)) or value is None:
+        return float(value) if type(value) is int else value
+    return str(value)

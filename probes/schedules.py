@@ -1,0 +1,41 @@
+"""Learning-rate schedules: every call, and the rates it left behind.
+
+Enters: ``step`` of torch's schedulers. Leaves: ``schedule`` events.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from brickprof.capture.probe import Probe
+from brickprof.capture.session import Session
+
+
+class SchedulesProbe(Probe):
+    name = "schedules"
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._counts: dict[int, int] = {}
+
+    def scheduled(self, scheduler: Any) -> None:
+        optimizer = getattr(scheduler, "optimizer", None)
+        if optimizer is None:
+            return
+        # Building a scheduler calls its step once: that call is number 0.
+        count = self._counts.get(id(scheduler), -1) + 1
+        self._counts[id(scheduler)] = count
+        rates = [group.get("lr") for group in optimizer.param_groups]
+        fields = {
+            "cls": type(scheduler).__name__,
+            "optimizer": self.session.book.optimizer(optimizer),
+            "lr": [float(rate) if _on_host(rate) else None for rate in rates],
+            "count": count,
+        }
+        self.session.fact("schedule", fields)
+
+
+def _on_host(rate: Any) -> bool:
+    return not isinstance(rate, torch.Tensor) or rate.device.type == "cpu"

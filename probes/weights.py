@@ -1,0 +1,170 @@
+"""Weights: how large, how much they move, which bits they are, and whether they are still finite.
+
+Enters: the moments before and after an optimizer's step. Leaves: ``weight`` samples with a checksum of the
+bits, ``update`` samples with the ratio of the update's size to the weight's (both from the 1K sample), and a
+``weight`` event as soon as a non-finite weight is seen.
+
+Weights are looked at in sampled steps, and at once when a loss, gradient or activation was not finite: a
+parameter whose weights hold NaN is one whose gradient did, so that the origin is known even where the
+gradient itself was not sampled.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import torch
+
+from brickprof.capture import tensors
+from brickprof.capture.book import Entry, owned
+from brickprof.capture.clock import now
+from brickprof.capture.probe import Probe
+from brickprof.capture.session import Session
+from brickprof.capture.surroundings import hands_off
+from brickprof.records import ROLES
+
+_WEIGHT, _UPDATE = ROLES.index("weight"), ROLES.index("update")
+_MOST_NAMED = 32
+_counter = time.perf_counter_ns
+Watched = list[tuple[Entry, torch.Tensor]]
+
+
+class WeightsProbe(Probe):
+    name = "weights"
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._before: dict[int, tuple[list[int], torch.Tensor]] = {}
+        self._broken: set[int] = set()
+        self._looked_at_escalation = -1
+
+    def backward_begin(self, losses: Any, upstream: Any) -> None:
+        """A loss that is not finite: were the weights broken before this step's own gradients?"""
+        session = self.session
+        if not session.cadence.deep_until > self._looked_at_escalation or hands_off():
+            return
+        self._looked_at_escalation = session.cadence.deep_until
+        watched = self._watch(session.watched())
+        if watched:
+            self._check(watched, session.step, "before")
+
+    def optimizer_begin(self, optimizer: Any) -> None:
+        if not self.session.on.full or self.session.settings.level == "light" or hands_off():
+            return
+        watched = self._watch(owned(optimizer))
+        if watched:
+            values = [value for _, value in watched]
+            self._before[id(optimizer)] = ([entry.number for entry, _ in watched], tensors.samples(values))
+
+    def optimizer_end(self, optimizer: Any) -> None:
+        before = self._before.pop(id(optimizer), None)
+        session = self.session
+        if hands_off() or not (session.on.full or session.on.deep):
+            return
+        watched = self._watch(owned(optimizer))
+        if not watched:
+            return
+        if session.settings.level == "light":
+            self._check(watched, session.step, "after")
+            return
+        self._sample(watched, before)
+
+    def _watch(self, parameters: list[torch.Tensor]) -> Watched:
+        book = self.session.book
+        pairs = ((parameter, tensors.local(parameter)) for parameter in parameters)
+        return [(book.entry(parameter), values) for parameter, values in pairs if tensors.watchable(values)]
+
+    # -- finite or not
+
+    def _check(self, watched: Watched, step: int, when: str) -> None:
+        entries, values = [entry for entry, _ in watched], [value for _, value in watched]
+        on_host = values[0].device.type == "cpu"
+
+        def arrived(host: torch.Tensor) -> None:
+            self._report(entries, host.tolist(), values if on_host else None, step, when)
+
+        self.session.readback.read(tensors.guard_norms(values), arrived)
+
+    def _report(
+        self, entries: list[Entry], norms: list[float], exact: list[torch.Tensor] | None, step: int, when: str
+    ) -> None:
+        broken: list[dict[str, Any]] = []
+        for i, norm in enumerate(norms):
+            if math.isfinite(norm):
+                self._broken.discard(entries[i].number)
+                continue
+            nan, inf, numel = None, None, None
+            if exact is not None:
+                nan, inf, _, _ = tensors.exact(exact[i])
+                numel = exact[i].numel()
+                if not nan and not inf:
+                    continue
+            if entries[i].number not in self._broken:
+                broken.append({"tensor": entries[i].number, "nan": nan, "inf": inf, "numel": numel})
+        if broken:
+            self._broken.update(item["tensor"] for item in broken)
+            fields = {"nonfinite": broken[:_MOST_NAMED], "broken": len(broken), "of": len(entries), "when": when}
+            self.session.fact("weight", fields, step=step, always=True)
+            self.session.anomaly("weight", {"tensor": broken[0]["tensor"], "value": math.nan}, step=step)
+
+    # -- sampled steps
+
+    def _sample(self, watched: Watched, before: tuple[list[int], torch.Tensor] | None) -> None:
+        session = self.session
+        start = _counter()
+        entries, values = [entry for entry, _ in watched], [value for _, value in watched]
+        on_host = values[0].device.type == "cpu"
+        lengths, numels = tensors.sample_lengths(values), [value.numel() for value in values]
+        step, stamp = session.step, now()
+        table, bits, after = tensors.statistics(values), tensors.checksums(values), tensors.samples(values)
+        arrived: dict[str, Any] = {}
+
+        def keep(name: str) -> Any:
+            return lambda host: arrived.__setitem__(name, host.tolist())
+
+        def after_arrived(host: torch.Tensor) -> None:
+            counts, sizes = tensors.histograms(host, lengths), tensors.segment_norms(host, lengths)
+            arrived["sizes"] = sizes
+            norms = [arrived["table"][0 if on_host else 1][i] for i in range(len(entries))]
+            self._report(entries, norms, values if on_host else None, step, "after")
+            for i, row in enumerate(zip(*arrived["table"], strict=True)):
+                self._write(entries[i], numels[i], row, arrived["bits"][i], counts[i], stamp, step)
+
+        session.readback.read(table, keep("table"))
+        session.readback.read(bits, keep("bits"))
+        session.readback.read(after, after_arrived)
+        if before is not None and before[0] == [entry.number for entry in entries]:
+            delta = after - before[1]
+
+            def delta_arrived(host: torch.Tensor) -> None:
+                self._write_updates(entries, numels, host, lengths, arrived["sizes"], stamp, step)
+
+            session.readback.read(delta, delta_arrived)
+        session.spend("full", _counter() - start)
+
+    def _write(
+        self, entry: Entry, numel: int, row: tuple[float, ...], bits: int, counts: list[int], stamp: int, step: int
+    ) -> None:
+        l2, absmax, mean, full, nan, inf = row
+        finite = math.isfinite(l2) and math.isfinite(absmax)
+        tensor = entry.tensor()
+        if not finite and tensor is not None and tensor.device.type == "cpu":
+            nan, inf, absmax, l2 = tensors.exact(tensors.local(tensor))
+        self.session.journal.sample(
+            (stamp, step, 0, entry.brick, entry.number, _WEIGHT, numel, int(nan), int(inf), absmax, l2, mean,
+             1 - full / numel, None, bits, None, counts)
+        )  # fmt: skip
+
+    def _write_updates(
+        self, entries: list[Entry], numels: list[int], delta: torch.Tensor, lengths: list[int], sizes: list[float],
+        stamp: int, step: int,
+    ) -> None:  # fmt: skip
+        moved = tensors.segment_norms(delta, lengths)
+        for entry, numel, rms, size in zip(entries, numels, moved, sizes, strict=True):
+            ratio = rms / size if size else None
+            self.session.journal.sample(
+                (stamp, step, 0, entry.brick, entry.number, _UPDATE, numel, None, None, None,
+                 rms * math.sqrt(numel), None, None, ratio, None, None, None)
+            )  # fmt: skip
