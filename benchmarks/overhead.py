@@ -1,0 +1,218 @@
+"""What brickprof costs a training, as a ratio: `make bench`, or `python benchmarks/overhead.py --quick`.
+
+Enters: the cases of train_case.py. Leaves: two tables on stdout, and JSON where asked for. Plain and watched
+runs alternate in short blocks (A B C A', then A' C B A), so each ratio compares moments that lie next to each
+other; the two equal baselines A and A' tell how far a ratio is to be trusted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import statistics
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from workers import ROOT, Variant, Worker
+
+sys.path.insert(0, str(ROOT))  # the table of costs is read with brickprof's own Run
+
+LEVELS = ("light", "standard", "deep")
+PEERS = {"detect_anomaly": "anomaly", "torch.profiler": "profiler", "hooks with .item()": "hooks"}
+CPU_CASES = ("host-bound", "medium")
+CUDA_CASES = ("124m", "124m-compiled")
+PROMISED = {"host-bound": 1.03, "medium": 1.01, "124m": 1.02, "124m-compiled": 1.02}
+"""What the level `standard` may cost."""
+BLOCK_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class Ratio:
+    variant: str
+    median: float
+    low: float
+    high: float
+    total: float
+    """All its seconds over all the baseline's: rare, dear steps count here and not in the median."""
+
+
+@dataclass
+class Result:
+    case: str
+    step_ms: float
+    steps_per_block: int
+    rounds: int
+    baselines: Ratio
+    ratios: list[Ratio]
+    costs: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Level -> probe -> microseconds a step."""
+
+
+def interval(values: list[float], *, draws: int = 2000) -> tuple[float, float]:
+    """95 % bootstrap interval of the median."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(draws))
+    return medians[int(0.025 * draws)], medians[int(0.975 * draws)]
+
+
+def ratio(name: str, blocks: list[float], baseline: list[float]) -> Ratio:
+    pairs = [ours / plain for ours, plain in zip(blocks, baseline, strict=True)]
+    low, high = interval(pairs)
+    return Ratio(name, statistics.median(pairs), low, high, sum(blocks) / sum(baseline))
+
+
+def measure(case: str, variants: list[Variant], rounds: int, folder: Path, progress: Progress) -> Result:
+    """Interleaves ``variants`` between two plain baselines."""
+    task = progress.add_task(f"{case}: starting", total=rounds + 1)
+    line_up = [Variant("plain"), *variants, Variant("plain again")]
+    workers: list[Worker] = []
+    try:
+        for i, variant in enumerate(line_up):
+            progress.update(task, description=f"{case}: warming up {variant.name}")
+            workers.append(Worker(variant, case, folder / str(i)))
+            workers[-1].run(5)
+        steps = max(2, min(200, round(BLOCK_SECONDS * 5 / workers[0].run(5))))
+        for worker in workers:
+            worker.run(max(steps, 10))
+        progress.update(task, advance=1, description=f"{case}: {steps} steps a block")
+        blocks = alternate(workers, steps, rounds, lambda: progress.update(task, advance=1))
+    finally:
+        for worker in workers:
+            worker.close()
+
+    first, *watched, second = blocks
+    baseline = [(a + b) / 2 for a, b in zip(first, second, strict=True)]
+    return Result(
+        case, 1e3 * statistics.median(baseline) / steps, steps, rounds,
+        ratio("plain, again", second, first),
+        [ratio(variant.name, ours, baseline) for variant, ours in zip(variants, watched, strict=True)],
+        {worker.variant.level: costs(worker.out) for worker in workers if worker.variant.level},
+    )  # fmt: skip
+
+
+def alternate(workers: list[Worker], steps: int, rounds: int, tick: Any) -> list[list[float]]:
+    """Seconds of each block, a list per worker; every second round goes backwards."""
+    blocks: list[list[float]] = [[] for _ in workers]
+    for number in range(rounds):
+        order = range(len(workers)) if number % 2 == 0 else reversed(range(len(workers)))
+        for i in order:
+            blocks[i].append(workers[i].run(steps))
+        tick()
+    return blocks
+
+
+def costs(out: Path) -> dict[str, float]:
+    """Microseconds a step of each probe, from the journal of the one run in ``out``."""
+    from brickprof.run import Run
+
+    folders = list(out.iterdir()) if out.is_dir() else []
+    if len(folders) != 1:
+        return {}
+    run = Run.open(folders[0])
+    return {probe: ns / 1e3 / max(run.steps, 1) for probe, ns in run.costs.items()}
+
+
+def groups(args: argparse.Namespace, case: str) -> list[list[Variant]]:
+    """Levels together, peers apart: a GPU does not hold them all at once."""
+    levels = [Variant(level, level=level) for level in args.levels]
+    peers = [Variant(name, peer=peer) for name, peer in PEERS.items()]
+    return [group for group in (levels, peers if args.peers or case in CUDA_CASES else []) if group]
+
+
+def machine() -> dict[str, str]:
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": str(torch.get_num_threads()),
+        "device": device or platform.machine(),
+    }
+
+
+def default_cases() -> tuple[str, ...]:
+    import torch
+
+    return CPU_CASES + (CUDA_CASES if torch.cuda.is_available() else ())
+
+
+def ratio_table(results: list[Result]) -> Table:
+    table = Table(title="Time of a step against the plain run", title_justify="left")
+    for heading in ("case", "variant"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("ms a step", "ratio", "95 %", "of all seconds", "promised"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for result in results:
+        for row in (result.baselines, *result.ratios):
+            promise = PROMISED[result.case] if row.variant == "standard" else None
+            mark = "" if promise is None else f"{promise:.2f} {'✓' if row.median <= promise else '✗'}"
+            milliseconds = result.step_ms * (row.median if row is not result.baselines else 1)
+            table.add_row(
+                result.case, row.variant, f"{milliseconds:.2f}", f"{row.median:.3f}",
+                f"{row.low:.3f}-{row.high:.3f}", f"{row.total:.3f}", mark,
+            )  # fmt: skip
+        table.add_section()
+    return table
+
+
+def cost_table(results: list[Result]) -> Table:
+    table = Table(title="What each probe costs, microseconds a step", title_justify="left")
+    table.add_column("case")
+    table.add_column("probe")
+    levels = [level for level in LEVELS if any(level in result.costs for result in results)]
+    for level in levels:
+        table.add_column(level, justify="right")
+    for result in results:
+        everyone = {probe for level in levels for probe in result.costs.get(level, {})}
+        last = result.costs.get(levels[-1], {}) if levels else {}
+        for probe in sorted(everyone, key=lambda name: (-last.get(name, 0.0), name)):
+            cells = (result.costs.get(level, {}).get(probe) for level in levels)
+            table.add_row(result.case, probe, *("-" if cell is None else f"{cell:.1f}" for cell in cells))
+        table.add_section()
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="the host-bound case, a few rounds")
+    parser.add_argument("--case", action="append", choices=CPU_CASES + CUDA_CASES, help="again for more")
+    parser.add_argument("--levels", default=LEVELS, type=lambda text: tuple(text.split(",")))
+    parser.add_argument("--peers", action="store_true", help="detect_anomaly, profiler, hooks on the CPU too")
+    parser.add_argument("--rounds", type=int, help="default 60; 10 with --quick")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args()
+    if unknown := set(args.levels) - {*LEVELS, ""}:
+        parser.error(f"unknown level {', '.join(sorted(unknown))}; levels: {', '.join(LEVELS)}")
+    args.levels = tuple(filter(None, args.levels))
+
+    rounds = args.rounds or (10 if args.quick else 60)
+    cases = args.case or (("host-bound",) if args.quick else default_cases())
+    results = []
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as scratch,
+        Progress(console=Console(stderr=True), transient=True) as progress,
+    ):
+        for case in cases:
+            for number, variants in enumerate(groups(args, case)):
+                results.append(measure(case, variants, rounds, Path(scratch) / f"{case}{number}", progress))
+
+    console = Console(width=max(Console().width, 100))
+    console.print(" · ".join(f"{name} {value}" for name, value in machine().items()))
+    console.print(ratio_table(results))
+    console.print(cost_table(results))
+    if args.json:
+        document = {"machine": machine(), "results": [asdict(result) for result in results]}
+        args.json.write_text(json.dumps(document, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The benchmarks run and say what they promise to. Nothing is timed here: a busy machine proves nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BENCHMARKS = ROOT / "benchmarks"
+
+
+def run(script: str, *arguments: str, cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / script), *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=cwd, capture_output=True, text=True, timeout=240,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_overhead_compares_a_watched_run_with_two_plain_ones(tmp_path):
+    file = tmp_path / "bench.json"
+    printed = run(
+        "overhead.py", "--quick", "--levels", "standard", "--rounds", "2", "--json", str(file), cwd=tmp_path
+    )
+    (result,) = json.loads(file.read_text())["results"]
+    assert result["case"] == "host-bound"
+    assert result["rounds"] == 2
+    assert [row["variant"] for row in result["ratios"]] == ["standard"]
+    for row in (result["baselines"], *result["ratios"]):
+        assert 0 < row["low"] <= row["median"] <= row["high"]
+    assert "gradients" in result["costs"]["standard"]
+    assert all(microseconds >= 0 for microseconds in result["costs"]["standard"].values())
+    assert "standard" in printed
+    assert "gradients" in printed
+
+
+def test_journal_reports_a_cost_for_every_kind_of_record(tmp_path):
+    printed = run("journal.py", "--count", "200", "--repeats", "2", cwd=tmp_path)
+    for call in ("event", "span", "sample"):
+        assert call in printed
+
+
+def test_the_training_under_the_bench_knows_nothing_of_brickprof():
+    assert "import brickprof" not in (BENCHMARKS / "train_case.py").read_text()
+    assert "from brickprof" not in (BENCHMARKS / "train_case.py").read_text()
