@@ -1,0 +1,98 @@
+"""After the script: the diagnosis, the summary and the next command to type.
+
+Enters: a run's folder, whose script has ended. Leaves: ``diagnosis.json`` and a summary on stderr.
+Whatever goes wrong here is ours, is said in one line, and never changes the script's exit code.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from brickprof.launch.exits import Exit
+from brickprof.launch.folder import Place
+from brickprof.text import clean
+
+if TYPE_CHECKING:
+    from brickprof.diagnosis import Diagnosis
+
+DIAGNOSIS = "diagnosis.json"
+FAIL_ON = ("never", "error", "warning")
+_SEVERITIES = {"never": (), "error": ("error",), "warning": ("error", "warning")}
+
+
+def conclude(place: Place, ended: Exit, *, fail_on: str = "never") -> int:
+    """Judges the run, tells the user, and gives brickprof's exit code."""
+    try:
+        diagnosis = _diagnosed(place.path)
+    except KeyboardInterrupt:
+        _say(place, f"interrupted while judging the run; it is recorded in {place.shown}.")
+        return ended.code
+    except Exception as error:
+        _say(place, f"the run is recorded in {place.shown}, but could not be judged: {_in_words(error)}")
+        return ended.code
+    if place.speaks:
+        try:
+            _show(diagnosis)
+        except KeyboardInterrupt:
+            pass
+        except Exception as error:
+            _say(place, f"the diagnosis is in {place.shown}, but could not be shown: {_in_words(error)}")
+    return exit_code(ended.code, diagnosis.to_dict(), fail_on)
+
+
+def exit_code(script: int, diagnosis: dict[str, Any], fail_on: str) -> int:
+    """The script's own code; 1 when it was 0 and a finding is as severe as the user will not have."""
+    severe = _SEVERITIES[fail_on]
+    if script == 0 and any(finding.get("severity") in severe for finding in diagnosis.get("findings", [])):
+        return 1
+    return script
+
+
+def _diagnosed(folder: Path) -> Diagnosis:
+    from brickprof.diagnosis import diagnose
+    from brickprof.run import Run
+
+    # Ranks of one job end one after the other: the last to write has seen the most.
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        diagnosis = diagnose(Run.open(folder))
+        with suppress(OSError):
+            _write(folder / DIAGNOSIS, diagnosis.to_dict())
+    finally:
+        os.close(lock)
+    return diagnosis
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(document, indent=2, default=str) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _show(diagnosis: Diagnosis) -> None:
+    from rich.console import Console
+
+    from brickprof.reports.terminal import render
+
+    render(diagnosis, Console(stderr=True, soft_wrap=not sys.stderr.isatty()))
+
+
+def _say(place: Place, text: str) -> None:
+    if place.speaks:
+        with suppress(OSError, ValueError):
+            print(f"brickprof: {text}", file=sys.stderr, flush=True)
+
+
+def _in_words(error: Exception) -> str:
+    return clean(f"{type(error).__name__}: {error}", limit=300)

@@ -1,0 +1,220 @@
+"""Runs a script under watch and tells what became of it.
+
+Enters: a ``Target``, the settings, a few wishes. Leaves: the script's own exit code (128 + n for signal
+n), a recorded run, a summary.
+
+While the script runs, this process sleeps in ``sigtimedwait`` and looks around once a second: memory,
+pulses. It imports no torch and no pandas until the script is gone, and if it is killed itself, the
+script goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from brickprof.journal import ProcessLog
+from brickprof.launch import child as children
+from brickprof.launch import folder, live, memory, processes, relay, stacks
+from brickprof.launch.child import Child
+from brickprof.launch.conclusion import conclude
+from brickprof.launch.exits import Exit, OomKills, classify, signal_name
+from brickprof.launch.exporter import Sidecar
+from brickprof.launch.folder import Place
+from brickprof.launch.hang import Hang, HangWatch
+from brickprof.launch.relay import Relay
+from brickprof.launch.signals import PASSED_ON, STOPPING, Arrival, Inbox, Patience
+from brickprof.launch.target import Target
+from brickprof.settings import RUN_VARIABLE, Settings
+
+_LOOK_EVERY = 1.0
+_WAS_STOPPED = 3.0
+"""A look that comes this much too late means that we were stopped ourselves (Ctrl-Z, a sleeping machine)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    live: bool = True
+    fail_on: str = "never"
+    name: str = ""
+
+
+def run(target: Target, settings: Settings, wishes: Wishes | None = None) -> int:
+    """Runs ``target`` and returns brickprof's exit code. Raises only before the script has started."""
+    wishes = wishes or Wishes()
+    if os.environ.get(RUN_VARIABLE):
+        _become(target)
+    place = folder.claim(target, settings, name=wishes.name)
+    if place.speaks and sys.stderr.isatty():
+        print(f"brickprof · recording to {place.shown} ({settings.level})", file=sys.stderr, flush=True)
+    ended = Watch(target, settings, place, live=wishes.live).until_the_end()
+    return conclude(place, ended, fail_on=wishes.fail_on)
+
+
+def _become(target: Target) -> None:
+    """Inside another recording there is nothing to add: that one sees every Python process below it."""
+    os.execv(target.command[0], target.command)
+
+
+class Watch:
+    """One script, from its start to its end."""
+
+    def __init__(self, target: Target, settings: Settings, place: Place, *, live: bool) -> None:
+        self.target = target
+        self.settings = settings
+        self.place = place
+        self.log = ProcessLog(place.path)
+        self.relay: Relay | None = None
+        if live and place.speaks and relay.possible():
+            with suppress(OSError):
+                self.relay = Relay(self._live_line)
+        self.patience = Patience(launched=place.shared)
+        self.killed = False
+        self._sidecar: Sidecar | None = None
+
+    def until_the_end(self) -> Exit:
+        kills = memory.oom_kills()
+        began = time.monotonic()
+        with Inbox() as inbox:
+            child = children.start(self.target, self.place, self.settings, inbox.mask_before, self.relay)
+            if self.relay:
+                self.relay.start()
+            self._log_start(child)
+            watch = memory.MemoryWatch(child.pid, self.log, began)
+            try:
+                self._look_after(child, inbox, watch)
+            except Exception as error:  # ours; the script is not to suffer for it
+                self._say(f"stopped watching ({type(error).__name__}: {error}); the script goes on")
+                child.wait()
+            if self.relay:
+                self.relay.finish()
+            return self._log_end(child, watch, memory.oom_kills() - kills, time.monotonic() - began)
+
+    def _look_after(self, child: Child, inbox: Inbox, watch: memory.MemoryWatch) -> None:
+        if self.settings.otlp and self.place.speaks:
+            self._sidecar = Sidecar(self.place.path, self.settings.otlp)
+        hangs = HangWatch(self.place.path, self.settings.hang_seconds if self.place.speaks else 0)
+        last = now = time.monotonic()
+        while not child.reap():
+            arrival = inbox.wait(self._rest(last, now))
+            now = time.monotonic()
+            if arrival is not None:
+                self._answer(arrival, child, now)
+            if self.patience.ended(now) and not self.killed:
+                self.killed = True
+                processes.kill_tree(child.pid)
+            if now - last < _LOOK_EVERY:
+                continue
+            if now - last > _LOOK_EVERY + _WAS_STOPPED:
+                hangs.forgive(now)
+            last = now
+            watch.tick(now)
+            if hang := hangs.tick(now):
+                self._report(hang)
+            if self.relay:
+                self._resize(child)
+
+    def _rest(self, last: float, now: float) -> float:
+        until = last + _LOOK_EVERY
+        if self.patience.deadline is not None and not self.killed:
+            until = min(until, self.patience.deadline)
+        return max(0.0, until - now) + 0.001
+
+    def _answer(self, arrival: Arrival, child: Child, now: float) -> None:
+        if arrival.number == signal.SIGWINCH:
+            self._resize(child)
+        elif arrival.number in PASSED_ON:
+            child.send(arrival.number)
+            self._log_signal(arrival, forwarded=True)
+        elif arrival.number in STOPPING:
+            self._stop(arrival, child, now)
+
+    def _stop(self, arrival: Arrival, child: Child, now: float) -> None:
+        new = self.patience.request(arrival, now)
+        # The terminal sent its signal to the whole group, the script included.
+        forward = new and not (arrival.from_terminal and child.in_our_group())
+        if forward:
+            child.send(arrival.number)
+        self._log_signal(arrival, forwarded=forward)
+        if self.relay and new and arrival.number == signal.SIGINT:
+            again = "killing the script in 3 s" if self.patience.requests > 1 else "Ctrl-C again to kill it"
+            self._say(f"interrupted; the script may clean up ({again})")
+
+    def _resize(self, child: Child) -> None:
+        # The kernel told the script of the new size before its own terminal had it: tell it again.
+        if self.relay and self.relay.resize():
+            child.send(signal.SIGWINCH)
+
+    def _report(self, hang: Hang) -> None:
+        fields = {"seconds": round(hang.seconds, 1), "place": hang.place, "ranks": hang.ranks}
+        self.log.event("hang", hang.step, fields)
+        where = f" (in {hang.place})" if hang.place else ""
+        self._say(
+            f"nothing has moved for {hang.seconds:.0f} s: step {hang.step}{where}. "
+            f"The stacks are in {self.place.shown}; the script goes on."
+        )
+
+    def _live_line(self, columns: int) -> str:
+        return live.of_run(self.place.path)
+
+    def _say(self, text: str) -> None:
+        if not self.place.speaks:
+            return
+        if self.relay:
+            self.relay.say(f"brickprof: {text}")
+        else:
+            with suppress(OSError, ValueError):
+                print(f"brickprof: {text}", file=sys.stderr, flush=True)
+
+    def _log_start(self, child: Child) -> None:
+        fields = {
+            "pid": child.pid,
+            "supervisor": os.getpid(),
+            "command": list(self.target.command),
+            "cwd": os.getcwd(),
+            "script": self.target.script,
+            "level": self.settings.level,
+            "memory_limit": memory.memory_limit(),
+            "memory_total": memory.total(),
+        }
+        self.log.event("start", 0, fields)
+
+    def _log_signal(self, arrival: Arrival, *, forwarded: bool) -> None:
+        fields = {
+            "signal": arrival.number,
+            "name": signal_name(arrival.number),
+            "from_terminal": arrival.from_terminal,
+            "sender": arrival.sender,
+            "forwarded": forwarded,
+        }
+        self.log.event("signal", 0, fields)
+
+    def _log_end(
+        self, child: Child, watch: memory.MemoryWatch, kills: OomKills, seconds: float
+    ) -> Exit:
+        ended = classify(child.status or 0, kills, ours=self.killed)
+        if ended.signal:
+            watch.flush()
+        stacks.collect(self.place.path, self.log)
+        fields = {
+            **ended.fields(),
+            "pid": child.pid,
+            "seconds": round(seconds, 3),
+            "peak_rss": max(child.peak_rss, watch.peak),
+            "memory_limit": watch.limit,
+            "oom_kills_group": kills.group,
+            "oom_kills_machine": kills.machine,
+            "asked_to_stop": self.patience.requests,
+            "killed_by_us": self.killed,
+            "rank": os.environ.get("RANK"),
+        }
+        self.log.event("exited", 0, fields)
+        if self._sidecar and (problem := self._sidecar.finish()):
+            self.log.event("note", 0, {"text": f"OTLP export: {problem}"})
+            self.relay = None
+            self._say(f"OTLP export to {self.settings.otlp}: {problem}. Later: brickprof export otlp")
+        return ended
