@@ -5,7 +5,6 @@ Enters: the folder of a run, again and again. Leaves: whole records, ready for t
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from brickprof.bricks import Brick, Coordinates, Kind
 from brickprof.journal import SPANS, Tail, rank_folders, schema
 from brickprof.journal.frames import frames, schema_frame
+from brickprof.journal.lines import decode_fields
 from brickprof.records import PHASES, Event, Span
 
 _NOWHERE = Coordinates()
@@ -114,8 +114,5 @@ def _rows(messages: list[bytes]) -> list[dict[str, Any]]:
 
 
 def _attributes(text: str | None) -> dict[str, Any]:
-    try:
-        found = json.loads(text) if text else {}
-    except ValueError:
-        found = {}
+    found = decode_fields(text) if text else None
     return found if isinstance(found, dict) else {}
