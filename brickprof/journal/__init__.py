@@ -20,7 +20,7 @@ from brickprof.journal.layout import (
     rank_folder,
     rank_folders,
 )
-from brickprof.journal.lines import read_events
+from brickprof.journal.lines import decode_fields, encode_fields, read_events
 from brickprof.journal.meta import read_meta, write_meta
 from brickprof.journal.process import ProcessLog
 from brickprof.journal.tail import Tail
@@ -37,6 +37,8 @@ __all__ = [
     "Journal",
     "ProcessLog",
     "Tail",
+    "decode_fields",
+    "encode_fields",
     "rank_folder",
     "rank_folders",
     "read_events",

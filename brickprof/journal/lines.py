@@ -39,16 +39,30 @@ _TRIES = 8
 
 def encode(seq: int, time_ns: int, kind: str, step: int, fields: dict[str, Any]) -> bytes:
     """The line of one event."""
-    try:
-        body = _encoder.encode(fields)
-        plain = len(body) <= _LONGEST_STRING and '"$' not in body and _FRAME.isdisjoint(fields)
-    except (ValueError, TypeError, RecursionError):
-        plain = False
-    if not plain:
-        body = _encoder.encode(_portable(fields, 0))
+    body = encode_fields(fields)
     inner = "," + body[1:-1] if len(body) > 2 else ""
     line = f'{{"seq":{seq},"t":{time_ns},"kind":{_quoted(kind)},"step":{step:d}{inner}'.encode("ascii")
     return b'%b,"crc":"%08x"}\n' % (line, crc32(line))
+
+
+def encode_fields(fields: dict[str, Any]) -> str:
+    """Strict JSON of whatever ``fields`` hold."""
+    try:
+        body = _encoder.encode(fields)
+        if len(body) <= _LONGEST_STRING and '"$' not in body and _FRAME.isdisjoint(fields):
+            return body
+    except (ValueError, TypeError, RecursionError):
+        pass
+    return _encoder.encode(_portable(fields, 0))
+
+
+def decode_fields(text: str) -> Any:
+    """What ``encode_fields`` was given; None when ``text`` is no JSON."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return _restored(found) if '"$' in text else found
 
 
 def decode(line: bytes, rank: int = 0) -> Event | None:

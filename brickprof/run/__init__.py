@@ -1,0 +1,167 @@
+"""A run, for reading: a folder or records in, tables and records out.
+
+Enters: the folder of a journal (whole, damaged or still growing), or records made by hand. Leaves: one
+``Run``, which is all that rules, diagnosis and reports ever see; they cannot tell where it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from heapq import merge
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from brickprof.journal import PROCESS, PROCESS_RANK, Damage, rank_folders, read_meta
+from brickprof.records import Event, Record, RunMeta
+from brickprof.run import evidence, saving, tables
+from brickprof.run.parts import Part, of_folder, of_records, time_of
+from brickprof.run.places import locate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Run"]
+
+
+class Run:
+    """One training run. Tables are built when they are first asked for, and kept."""
+
+    def __init__(self, meta: RunMeta, parts: dict[int, Part], path: Path | None = None) -> None:
+        self.meta = meta
+        self.path = path
+        self._parts = parts
+        self._meta_damage = Damage("meta.json")
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """The run in a folder, alone in a folder, or whose name ends in ``path``."""
+        folder = locate(path)
+        meta, damage = read_meta(folder)
+        parts = {rank: of_folder(rank, home) for rank, home in rank_folders(folder).items()}
+        if (folder / PROCESS).exists():
+            parts[PROCESS_RANK] = of_folder(PROCESS_RANK, folder)
+        run = cls(meta, dict(sorted(parts.items())), folder)
+        run._meta_damage = damage
+        return run
+
+    @classmethod
+    def from_records(cls, records: Iterable[Record], meta: RunMeta | None = None) -> Run:
+        """A run made by hand, for tests and for logs of other tools."""
+        return cls(meta or RunMeta(run_id="records", source="records"), of_records(records))
+
+    @cached_property
+    def spans(self) -> pd.DataFrame:
+        """The time each brick took: step, phase, brick, host_ns, device_ns, ..."""
+        return tables.frame(
+            [tables.spans_table(part, qualified=self.qualified) for part in self._ranks_or_none]
+        )
+
+    @cached_property
+    def samples(self) -> pd.DataFrame:
+        """The statistics of each tensor looked at: step, role, brick, tensor, absmax, l2, ..."""
+        return tables.frame(
+            [tables.samples_table(part, qualified=self.qualified) for part in self._ranks_or_none]
+        )
+
+    @cached_property
+    def events(self) -> pd.DataFrame:
+        """Every event, the launch's own (rank -1) among them; ``fields`` is a dict."""
+        return tables.events_frame(self._parts.values())
+
+    @cached_property
+    def loss(self) -> pd.DataFrame:
+        return tables.loss_frame(self._parts.values())
+
+    @cached_property
+    def lr(self) -> pd.DataFrame:
+        return tables.lr_frame(self._parts.values())
+
+    @cached_property
+    def grads(self) -> pd.DataFrame:
+        """The samples of gradients as the optimizer saw them."""
+        return self.samples[self.samples["role"] == "grad"].reset_index(drop=True)
+
+    @cached_property
+    def bricks(self) -> pd.DataFrame:
+        return tables.bricks_frame(self._parts.values(), qualified=self.qualified)
+
+    @cached_property
+    def tensors(self) -> pd.DataFrame:
+        return tables.tensors_frame(self._parts.values(), qualified=self.qualified)
+
+    @cached_property
+    def ranks(self) -> pd.DataFrame:
+        """One row for each rank that trained."""
+        return tables.ranks_frame(self._parts.values())
+
+    @cached_property
+    def damage(self) -> list[Damage]:
+        """What of the files could not be read; empty when everything could."""
+        found = [damage for part in self._parts.values() for damage in part.damage]
+        return [self._meta_damage, *found] if self._meta_damage else found
+
+    @cached_property
+    def steps(self) -> int:
+        """The number of steps, of the rank that went furthest."""
+        return max((tables.steps_of(part.events) for part in self._parts.values()), default=0)
+
+    @cached_property
+    def costs(self) -> dict[str, float]:
+        """What each probe cost, as a share of the time the run took; the dearest first."""
+        shares: dict[str, float] = {}
+        exits = [
+            (part, event) for part in self._parts.values() for event in part.events if event.kind == "exit"
+        ]
+        for part, event in exits:
+            lasted = max(1, event.time_ns - min(first.time_ns for first in part.events))
+            for probe, spent in (event.fields.get("costs") or {}).items():
+                shares[probe] = shares.get(probe, 0.0) + spent / lasted / len(exits)
+        return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+    @cached_property
+    def overhead(self) -> float | None:
+        """Capture's own share of the step time, as it measured it; None when it did not say."""
+        for kind in ("exit", "cadence"):
+            last = {
+                event.rank: event.fields.get("overhead") for event in self._all_events() if event.kind == kind
+            }
+            known = [float(value) for value in last.values() if isinstance(value, int | float)]
+            if known:
+                return sum(known) / len(known)
+        return None
+
+    def records(self, rank: int | None = None) -> Iterator[Record]:
+        """Events, samples and spans, ordered by time."""
+        parts = [part for part in self._parts.values() if rank is None or part.rank == rank]
+        return merge(*(part.records(qualified=self.qualified) for part in parts), key=time_of)
+
+    def find(self, identity: str) -> list[Record]:
+        """The records that an evidence id names (see ``brickprof.run.evidence``)."""
+        return evidence.find(self._parts.values(), identity, qualified=self.qualified)
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes the run as a journal that ``Run.open`` reads."""
+        saving.save(self._parts.values(), self.meta, Path(folder))
+        return Path(folder)
+
+    def to_parquet(self, folder: str | Path) -> Path:
+        """Writes spans, samples and events as Parquet, partitioned by ``rank=``."""
+        saving.to_parquet(self._parts.values(), Path(folder), qualified=self.qualified)
+        return Path(folder)
+
+    @cached_property
+    def qualified(self) -> bool:
+        """Whether names carry their model: the run has more than one."""
+        return len(set().union(*(part.names.models for part in self._parts.values()))) > 1
+
+    def _all_events(self) -> Iterator[Event]:
+        return (event for part in self._parts.values() for event in part.events)
+
+    @property
+    def _ranks_or_none(self) -> list[Part]:
+        return list(self._parts.values()) or list(of_records([Event("note", 0)]).values())
+
+    def __repr__(self) -> str:
+        ranks = sum(rank >= 0 for rank in self._parts)
+        return f"<Run {self.meta.run_id}: {self.steps} steps, {ranks} ranks>"

@@ -1,0 +1,217 @@
+"""What one rank wrote, as events and two Arrow tables, wherever it came from.
+
+Enters: a rank's folder, or records made by hand. Leaves: the same three things in both cases, read when
+first asked for, and the records themselves ordered by time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from heapq import merge
+from pathlib import Path
+from typing import Any
+
+from brickprof.bricks import Coordinates
+from brickprof.journal import (
+    EVENTS,
+    PROCESS,
+    PROCESS_RANK,
+    SAMPLES,
+    SPANS,
+    Damage,
+    decode_fields,
+    encode_fields,
+    read_events,
+    read_table,
+    schema,
+)
+from brickprof.records import PHASES, ROLES, Event, Record, Sample, Span
+from brickprof.run.names import NAMED_LATER, Names
+
+_ROWS = 4096
+
+
+class Part:
+    """One rank of a run; rank -1 is the launch itself."""
+
+    def __init__(
+        self,
+        rank: int,
+        events: Callable[[], tuple[list[Event], Damage]],
+        table: Callable[[str], tuple[Any, Damage]],
+    ) -> None:
+        self.rank = rank
+        self._load_events = events
+        self._load_table = table
+
+    @cached_property
+    def written(self) -> tuple[list[Event], Damage]:
+        """Every event of the file, those too that only give names, and what was lost of it."""
+        return self._load_events()
+
+    @cached_property
+    def events(self) -> list[Event]:
+        return [event for event in self.written[0] if NAMED_LATER not in event.fields]
+
+    @cached_property
+    def names(self) -> Names:
+        return Names.of(self.written[0])
+
+    @cached_property
+    def spans(self) -> tuple[Any, Damage]:
+        return self._load_table("spans")
+
+    @cached_property
+    def samples(self) -> tuple[Any, Damage]:
+        return self._load_table("samples")
+
+    @property
+    def damage(self) -> list[Damage]:
+        return [found for _, found in (self.written, self.spans, self.samples) if found]
+
+    @cached_property
+    def coordinates(self) -> Coordinates:
+        for event in self.events:
+            if event.kind == "run":
+                try:
+                    return Coordinates.from_dict(event.fields.get("coordinates"))
+                except (TypeError, ValueError):
+                    break
+        return Coordinates()
+
+    def records(self, *, qualified: bool) -> Iterator[Record]:
+        """Everything, ordered by time; a span stands where it starts."""
+        events = sorted(self.events, key=time_of)
+        samples = self.as_samples(self.samples[0].sort_by("time_ns"), qualified=qualified)
+        spans = self.as_spans(self.spans[0].sort_by("start_ns"))
+        return merge(events, samples, spans, key=time_of)
+
+    def as_samples(self, table: Any, *, qualified: bool) -> Iterator[Sample]:
+        """The rows of a table with the columns of samples, as records."""
+        for row in _rows(table):
+            brick = self.names.brick(row.pop("brick"))
+            number = row.pop("tensor")
+            tensor = self.names.tensor(number).shown(qualified=qualified) if number else ""
+            histogram = row.pop("histogram")
+            yield Sample(
+                brick=brick,
+                tensor=tensor or brick.name(qualified=qualified),
+                role=word_of(ROLES, row.pop("role")),
+                histogram=None if histogram is None else tuple(histogram),
+                rank=self.rank,
+                **row,
+            )
+
+    def as_spans(self, table: Any) -> Iterator[Span]:
+        """The rows of a table with the columns of spans, as records."""
+        place = self.coordinates.to_dict()
+        for row in _rows(table):
+            micro = row.pop("micro")
+            yield Span(
+                brick=self.names.brick(row.pop("brick")),
+                phase=word_of(PHASES, row.pop("phase")),
+                coordinates=Coordinates(**place | {"microbatch": max(micro or 0, 0)}),
+                attributes=_attributes(row.pop("attributes")),
+                rank=self.rank,
+                **row,
+            )
+
+
+def of_folder(rank: int, folder: Path) -> Part:
+    """The part that lies in a folder, read when it is asked for."""
+    file = PROCESS if rank == PROCESS_RANK else EVENTS
+    tables = {"spans": SPANS, "samples": SAMPLES}
+    return Part(
+        rank,
+        lambda: read_events(folder / file, rank),
+        lambda name: read_table(folder / tables[name], schema(name)),
+    )
+
+
+class GivenPart(Part):
+    """The part of records that somebody has in hand: they come back as they are."""
+
+    def __init__(self, rank: int, records: list[Record]) -> None:
+        events = [record for record in records if isinstance(record, Event)]
+        super().__init__(rank, lambda: (events, Damage("records")), self._table)
+        self._given = records
+        self._several = len({record.brick.model for record in records if not isinstance(record, Event)}) > 1
+
+    def records(self, *, qualified: bool) -> Iterator[Record]:
+        return iter(sorted(self._given, key=time_of))
+
+    @cached_property
+    def names(self) -> Names:
+        names = Names.of(self.written[0])
+        for record in self._given:
+            if not isinstance(record, Event):
+                names.brick_number(record.brick)
+            if isinstance(record, Sample):
+                names.tensor_number(self._bare(record), record.brick)
+        return names
+
+    def _bare(self, sample: Sample) -> str:
+        return sample.tensor.removeprefix(f"{sample.brick.model}.") if self._several else sample.tensor
+
+    def _table(self, name: str) -> tuple[Any, Damage]:
+        if name == "spans":
+            rows = [self._span_row(record) for record in self._given if isinstance(record, Span)]
+        else:
+            rows = [self._sample_row(record) for record in self._given if isinstance(record, Sample)]
+        return as_table(name, rows), Damage("records")
+
+    def _span_row(self, span: Span) -> tuple[Any, ...]:
+        return (
+            span.id, span.parent, self.names.brick_number(span.brick), PHASES.index(span.phase), span.step,
+            span.coordinates.microbatch, span.start_ns, span.end_ns, span.device_ns, span.stream,
+            encode_fields(span.attributes) if span.attributes else None,
+        )  # fmt: skip
+
+    def _sample_row(self, sample: Sample) -> tuple[Any, ...]:
+        brick = self.names.brick_number(sample.brick)
+        tensor = self.names.tensor_number(self._bare(sample), sample.brick)
+        return (
+            sample.time_ns, sample.step, sample.micro, brick, tensor, ROLES.index(sample.role), sample.numel,
+            sample.nan, sample.inf, sample.absmax, sample.l2, sample.mean, sample.zero_fraction, sample.ratio,
+            sample.checksum, sample.scale, sample.histogram,
+        )  # fmt: skip
+
+
+def of_records(records: Iterable[Record]) -> dict[int, Part]:
+    """The parts of records made by hand, by rank."""
+    by_rank: dict[int, list[Record]] = {}
+    for record in records:
+        by_rank.setdefault(record.rank, []).append(record)
+    return {rank: GivenPart(rank, found) for rank, found in sorted(by_rank.items())}
+
+
+def time_of(record: Record) -> int:
+    return record.start_ns if isinstance(record, Span) else record.time_ns
+
+
+def as_table(name: str, rows: list[tuple[Any, ...]]) -> Any:
+    import pyarrow as pa
+
+    columns = schema(name)
+    if not rows:
+        return columns.empty_table()
+    arrays = [
+        pa.array(values, type=field.type)
+        for values, field in zip(zip(*rows, strict=True), columns, strict=True)
+    ]
+    return pa.table(arrays, schema=columns)
+
+
+def _rows(table: Any) -> Iterator[dict[str, Any]]:
+    for batch in table.to_batches(max_chunksize=_ROWS):
+        yield from batch.to_pylist()
+
+
+def word_of(words: tuple[str, ...], number: int) -> str:
+    return words[number] if 0 <= number < len(words) else str(number)
+
+
+def _attributes(text: str | None) -> dict[str, Any]:
+    found = decode_fields(text) if text else {}
+    return found if isinstance(found, dict) else {}
