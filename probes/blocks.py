@@ -43,6 +43,7 @@ class BlocksProbe(Probe):
         self._handles: list[Any] = []
         self._deep = False
         self._reported = 0
+        self._broken: set[int] = set()  # reported when it breaks, and again only after it was whole
         self._device: list[tuple[tuple[int, int, int, str], torch.Tensor]] = []
 
     # -- which modules
@@ -90,18 +91,21 @@ class BlocksProbe(Probe):
         """Is the output finite? Now, for a CPU tensor; some steps later for a CUDA one."""
         sum_ = tensors.total(output)
         if output.device.type == "cpu":
-            if not math.isfinite(sum_.item()):
-                self._broken(brick, output, inputs, phase)
+            if math.isfinite(sum_.item()):
+                self._broken.discard(brick)
+            elif brick not in self._broken:
+                self._report(brick, output, inputs, phase)
         elif len(self._device) < 4096:
             # Only the sum is kept: holding the output itself would raise the peak of the memory.
             about = (brick, phase, output.numel(), str(output.dtype).removeprefix("torch."))
             self._device.append((about, sum_.float()))
 
-    def _broken(self, brick: int, output: torch.Tensor, inputs: Any, phase: int) -> None:
+    def _report(self, brick: int, output: torch.Tensor, inputs: Any, phase: int) -> None:
         nan, inf, absmax, _ = tensors.exact(output)
         if not (nan or inf) or self._reported >= _MOST_REPORTS:
             return
         self._reported += 1
+        self._broken.add(brick)
         given = tensors.first_tensor(inputs)
         given_finite = None if given is None else bool(torch.isfinite(given.detach()).all())
         fields = {
@@ -128,7 +132,11 @@ class BlocksProbe(Probe):
     def _sums_arrived(self, step: int, about: list[tuple[int, int, int, str]], sums: list[float]) -> None:
         for (brick, phase, numel, dtype), value in zip(about, sums, strict=True):
             if math.isfinite(value):
+                self._broken.discard(brick)
                 continue
+            if brick in self._broken:
+                continue
+            self._broken.add(brick)
             fields = {
                 "brick": brick, "nan": None, "inf": None, "numel": numel, "dtype": dtype,
                 "phase": _NAMES.get(phase, ""), "inputs_finite": None,

@@ -41,6 +41,7 @@ class GradientsProbe(Probe):
         super().__init__(session)
         self._seen: set[int] = set()
         self._fresh = False
+        self._sampled = -1
         self._scale: float | None = None
         self._history: list[float] = []
 
@@ -91,11 +92,13 @@ class GradientsProbe(Probe):
         if not watched:
             return
         start = _counter()
-        if on.full:
+        full = on.full and not (point == "backward" and self._sampled == self.session.step)
+        if full:
+            self._sampled = self.session.step
             self._full(watched, point)
         else:
             self._guard(watched, point)
-        self.session.spend("full" if on.full else "guard", _counter() - start)
+        self.session.spend("full" if full else "guard", _counter() - start)
 
     def _unseen(self, parameters: Iterable[torch.Tensor]) -> list[tuple[Entry, torch.Tensor]]:
         seen, book, watched = self._seen, self.session.book, []

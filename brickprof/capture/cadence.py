@@ -14,9 +14,9 @@ Each way has a power-of-two stride: it is on at steps divisible by it, so that t
 step times are medians over a short window: one slow step (an evaluation, a checkpoint, a busy machine) moves
 nothing.
 
-The budget is a share of the step time. A run of tiny steps gets a little more at first, an allowance of some
-microseconds a step for the first seconds that capture spends in all: a toy run of two minutes is worth seeing
-in full, and a run of days never notices.
+The budget is a share of the step time. The first seconds that capture spends in all are credit: while it lasts,
+the facts of every step are written and each step gets a small allowance besides its share, so that a toy run of
+two minutes is seen in full; a run of days never notices.
 """
 
 from __future__ import annotations
@@ -123,10 +123,12 @@ class Cadence:
                 continue
             cost = median(costs)
             stride = _power_of_two(cost / max(left * _SHARE[way], 1.0), _LONGEST[way])
+            if way == "facts" and self._credit > 0:
+                stride = 1
             if way in _ROW_WAYS:
                 stride = max(stride, min(self._floor, _LONGEST[way]))
             # A stride shrinks only where there is clear room: no flutter between two values.
-            if stride > self.stride[way] or stride * 4 <= self.stride[way]:
+            if stride > self.stride[way] or stride * 4 <= self.stride[way] or stride == 1:
                 self.stride[way] = stride
             left = max(left - cost / self.stride[way], 0.05 * whole)
         return self.stride != before

@@ -67,6 +67,7 @@ class Session:
         self.thread = threading.get_ident()
         self.step = 0
         self.in_backward = False
+        self._backward_depth = 0
         self.in_optimizer = False
         self.costs: dict[str, int] = {}
         self.recomputes = 0
@@ -189,12 +190,15 @@ class Session:
 
     def forward_begins(self) -> None:
         """A model is about to run with gradients on."""
-        if self.steps.activity() or (not self.steps.updates_by_optimizer and self._manual_update_seen()):
+        if self.steps.activity() or self._manual_update_seen():
             self._turn()
 
     def backward_begin(self, losses: Sequence[torch.Tensor], upstream: Any) -> None:
-        if not self.steps.updates_by_optimizer:
-            self._manual_update_seen()
+        self._backward_depth += 1
+        if self._backward_depth > 1:
+            return  # reentrant checkpointing runs a backward inside a backward: it is part of the outer one
+        if self._manual_update_seen():
+            self._turn()
         if self.steps.backward_begins():
             self._turn(backwards=1)
         self.trace.micro = self.steps.backwards - 1
@@ -205,6 +209,9 @@ class Session:
         self.emit("backward_begin", losses, upstream)
 
     def backward_end(self, losses: Sequence[torch.Tensor], ok: bool) -> None:
+        self._backward_depth = max(self._backward_depth - 1, 0)
+        if self._backward_depth:
+            return
         self.in_backward = False
         self.emit("backward_end", losses, ok)
         if not self.steps.updates_by_optimizer:
@@ -345,6 +352,8 @@ class Session:
     # -- updates written by hand
 
     def _manual_update_seen(self) -> bool:
+        if self.steps.updates_by_optimizer or self.in_optimizer:
+            return False
         if self._manual_state and self._manual_fingerprint() != self._manual_state:
             self._manual_state = ()
             self.steps.weights_changed()

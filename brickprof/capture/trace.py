@@ -60,6 +60,8 @@ class Trace:
         """Closes brick ``number`` and all that is open above it; returns its duration."""
         stack = self._open
         end = now()
+        if not any(opened[0] == number for opened in stack):
+            return 0  # closed already, with what it was nested in
         while stack:
             opened = stack.pop()
             self.pulse.leave(_SHOWN.get(stack[-1][2], 0) if stack else 0)
@@ -98,6 +100,12 @@ class Trace:
             )
 
     def reset(self) -> None:
-        """Forgets what is open: a step begins, and whatever failed to close never will."""
-        self._open.clear()
+        """Forgets what is open: a step begins, and whatever failed to close never will.
+
+        The user's own bricks stay: an epoch or an evaluation may span many steps.
+        """
+        kept = [opened for opened in self._open if opened[2] == PHASE["user"]]
+        self._open[:] = kept
         self.pulse.depth = 0
+        for _, brick, phase, _ in kept:
+            self.pulse.enter(brick, _SHOWN[phase])
