@@ -44,9 +44,10 @@ class Found:
         }
 
 
-def discover(package: str) -> Found:
+def discover(package: str, *, leave_out: tuple[str, ...] = ()) -> Found:
     """Every module of ``package``, ours and third parties'."""
-    plugins = [Plugin(name, importlib.import_module(f"{package}.{name}")) for name in names(package)]
+    ours = [name for name in names(package) if name not in leave_out]
+    plugins = [Plugin(name, importlib.import_module(f"{package}.{name}")) for name in ours]
     theirs, notes = _from_entry_points(package)
     return Found((*plugins, *theirs), tuple(notes))
 

@@ -61,7 +61,8 @@ def parse(content: bytes, file: str) -> tuple[Any, dict[tuple[str | int, ...], i
     try:
         for event in yaml.parse(content, Loader=yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):
-                raise ConfigurationError(f"{file}:{event.start_mark.line + 1}: aliases are not read here.")
+                line = event.start_mark.line + 1 if event.start_mark else 1
+                raise ConfigurationError(f"{file}:{line}: aliases are not read here.")
         node = yaml.compose(content, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

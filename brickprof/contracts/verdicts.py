@@ -66,11 +66,8 @@ class ContractResult:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> ContractResult:
-        return cls(
-            str(fields["id"]),
-            Verdict(fields["verdict"]),
-            *(str(fields.get(name, "")) for name in ("observed", "threshold", "why")),
-        )
+        observed, threshold, why = (str(fields.get(name, "")) for name in ("observed", "threshold", "why"))
+        return cls(str(fields["id"]), Verdict(fields["verdict"]), observed, threshold, why)
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:

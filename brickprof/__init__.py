@@ -1,0 +1,44 @@
+"""brickprof runs a training, records what happened, and says where and why it broke.
+
+with brickprof.attach(model, optimizer, out="runs") as session: ...     record one's own loop
+brickprof.brick("tokenise")                                             name one's own code
+brickprof.load("runs/train-...").loss                                   a recorded run as DataFrames
+print(brickprof.diagnose("runs/train-..."))                             what became of it
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from brickprof.api import diagnose, load
+    from brickprof.capture.attach import Session, attach, brick
+    from brickprof.diagnosis import Diagnosis
+    from brickprof.run import Run
+
+__version__ = "0.1.0"
+__all__ = ["Diagnosis", "Run", "Session", "__version__", "attach", "brick", "diagnose", "load"]
+
+_HOMES = {
+    "attach": "brickprof.capture.attach",
+    "brick": "brickprof.capture.attach",
+    "Session": "brickprof.capture.attach",
+    "diagnose": "brickprof.api",
+    "load": "brickprof.api",
+    "Diagnosis": "brickprof.diagnosis",
+    "Run": "brickprof.run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Everything is loaded when it is first asked for: `import brickprof` costs a script nothing.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'brickprof' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

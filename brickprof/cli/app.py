@@ -1,0 +1,117 @@
+"""The command line: commands found by themselves, and the one place where errors become exit codes.
+
+Enters: arguments. Leaves: an exit code. A command is a module of this package with ``register(app)``; nothing
+heavy is imported before a command runs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from brickprof import __version__, plugins
+from brickprof.errors import BrickprofError, UsageError
+from brickprof.text import clean
+
+INTERRUPTED, BROKEN_PIPE = 130, 141
+
+
+def build() -> tuple[typer.Typer, list[str]]:
+    """The app with every command, and notes on those of third parties that could not be loaded."""
+    app = typer.Typer(
+        name="brickprof",
+        add_completion=False,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_top)
+    found = plugins.discover(__package__, leave_out=("app",))
+    for register in found.exports("register").values():
+        register(app)
+    return app, list(found.notes)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"brickprof {__version__}")
+        raise typer.Exit
+
+
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Runs a training script, records what happens in it, and says where and why it broke."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _run(given)
+        sys.stdout.flush()
+        return code
+    except BrickprofError as error:
+        _say(error.message, error.hint)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader is gone; the interpreter's own flush at exit must not say so again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+
+
+def _run(arguments: list[str]) -> int:
+    app, notes = build()
+    for note in notes:
+        _say(note, "")
+    _check_command(app, arguments)
+    try:
+        code = app(args=arguments, prog_name="brickprof", standalone_mode=False)
+    except typer.Abort:
+        return INTERRUPTED
+    except Exception as error:
+        # typer's own usage errors; their class has moved between its versions, their shape has not.
+        if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):
+            raise
+        raise UsageError(_sentence(error.format_message()), _see(arguments)) from None
+    return code if isinstance(code, int) else 0
+
+
+def _check_command(app: typer.Typer, arguments: list[str]) -> None:
+    known = [command.name for command in app.registered_commands if command.name]
+    word = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if word is None or word in known or any(a in ("-h", "--help", "--version") for a in arguments[:1]):
+        return
+    near = difflib.get_close_matches(word, known, n=1)
+    if near:
+        hint = f"Did you mean {near[0]}?"
+    elif word.endswith(".py"):
+        hint = f"Did you mean brickprof run {clean(word)}?"
+    else:
+        hint = f"Commands: {', '.join(known)}."
+    raise UsageError(f"there is no command {clean(word)}.", hint)
+
+
+def _see(arguments: list[str]) -> str:
+    command = arguments[0] if arguments and not arguments[0].startswith("-") else ""
+    return f"See: {' '.join(part for part in ('brickprof', command, '--help') if part)}"
+
+
+def _sentence(message: str) -> str:
+    return message if message.endswith((".", "?", "!")) else f"{message}."
+
+
+def _say(message: str, hint: str) -> None:
+    text = f"brickprof: {clean(message, limit=2000)} {clean(hint, limit=2000)}".rstrip()
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)

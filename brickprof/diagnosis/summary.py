@@ -1,0 +1,56 @@
+"""What a diagnosis says about its run: who, how long, how it ended, what looking at it cost.
+
+Enters: the run, the timeline, the results. Leaves: the ``run`` part of diagnosis.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from brickprof.contracts.verdicts import ContractResult
+from brickprof.diagnosis.timeline import Timeline
+from brickprof.records import RunMeta
+from brickprof.rules.names import number, whole
+
+if TYPE_CHECKING:
+    from brickprof.run import Run
+
+
+def about(run: Run | None, timeline: Timeline, results: Iterable[ContractResult]) -> dict[str, Any]:
+    meta = run.meta if run is not None else RunMeta("")
+    facts: dict[str, Any] = {
+        "id": meta.run_id,
+        "script": meta.script,
+        "source": meta.source,
+        "level": meta.level,
+        "steps": _steps(timeline),
+        "ranks": len(timeline.steps),
+        "overhead": _overhead(timeline),
+        "not_evaluated": {
+            result.id: result.why for result in results if result.id and result.verdict == "NOT_EVALUATED"
+        },
+    }
+    if timeline.ended is not None:
+        facts["exit"] = {
+            name: timeline.ended.fields.get(name) for name in ("code", "class", "text", "seconds")
+        }
+    if run is not None and run.path is not None:
+        facts["folder"] = str(run.path)
+    if run is not None and run.damage:
+        facts["damage"] = [str(damage) for damage in run.damage]
+    return facts
+
+
+def _steps(timeline: Timeline) -> int:
+    """Steps of the rank that got furthest: what it counted itself, else the last one it spoke of."""
+    counted = [whole(event.fields.get("steps")) for event in timeline.exits.values()]
+    trained = timeline.losses.count or timeline.updates or timeline.norms.count
+    spoken = max(timeline.steps.values(), default=-1) + 1 if trained else 0
+    return max([spoken, *counted])
+
+
+def _overhead(timeline: Timeline) -> float | None:
+    shares = [number(event.fields.get("overhead")) for event in timeline.exits.values()]
+    known = [share for share in shares if share is not None]
+    return max(known, default=None)

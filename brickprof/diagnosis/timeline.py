@@ -1,0 +1,187 @@
+"""What a run's records say about the time before an incident, kept small.
+
+Enters: records, one at a time. Leaves: the series and counts that causes are decided from: norms, losses, learning
+rates, update sizes, the gradient profile over depth, what was clipped, scaled and looked at. Causal order inside
+a step is ``brickprof.rules.causality``'s.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from brickprof.bricks import Brick
+from brickprof.diagnosis.series import Point, Series
+from brickprof.records import Event, Record, Sample, Span
+from brickprof.rules.causality import Depth
+from brickprof.rules.names import Names, number
+from brickprof.rules.sightings import USED
+
+_MOST_TENSORS = 20_000
+
+
+@dataclass(slots=True)
+class Level:
+    """The first and the latest finite absmax of one tensor's gradient."""
+
+    first: Point
+    last: Point
+    brick: Brick
+
+
+class Timeline:
+    def __init__(self) -> None:
+        self.names = Names()
+        self.depth = Depth()
+        self.losses = Series()
+        self.norms = Series()
+        self.rates = Series()
+        self.ratios = Series()
+        self.grads: dict[tuple[int, str], Level] = {}
+        self.outputs: dict[Brick, Point] = {}
+        self.dead: dict[Brick, Point] = {}
+        self.inputs_finite = Series()
+        self.outputs_looked = Series()
+        self.weights_looked = Series()
+        self.dtypes: set[str] = set()
+        self.narrow_outputs: set[str] = set()
+        self.clips = Series()
+        self.updates = 0
+        self.applied = Series()
+        self.scaler_seen = ""
+        self.scaler_steps = 0
+        self.scaler_unscales = 0
+        self.scales = Series()
+        self.scaled_losses = Series()
+        self.order: dict[tuple[int, int], list[str]] = {}
+        self.exits: dict[int, Event] = {}
+        self.steps: dict[int, int] = {}
+        self.coordinates: dict[int, dict[str, int]] = {}
+        self.ended: Event | None = None
+        self.compiled = False
+
+    def feed(self, record: Record) -> None:
+        if isinstance(record, Event):
+            self.names.feed(record)
+            if record.rank >= 0:
+                self.steps[record.rank] = max(self.steps.get(record.rank, -1), record.step)
+                self._event(record)
+            elif record.kind == "exited":
+                self.ended = record
+        elif isinstance(record, Sample):
+            self._sample(record)
+        elif isinstance(record, Span):
+            self.depth.feed(record)
+
+    def _event(self, event: Event) -> None:
+        handle = getattr(self, f"_on_{event.kind}", None)
+        if handle is not None:
+            handle(event)
+
+    def _on_run(self, event: Event) -> None:
+        where = event.fields.get("coordinates")
+        if isinstance(where, dict):
+            self.coordinates[event.rank] = {
+                str(name): value for name, value in where.items() if isinstance(value, int)
+            }
+
+    def _on_tensor(self, event: Event) -> None:
+        self.dtypes.add(str(event.fields.get("dtype", "")))
+
+    def _on_compile(self, event: Event) -> None:
+        self.compiled = True
+
+    def _on_loss(self, event: Event) -> None:
+        value, scale = number(event.fields.get("value")), number(event.fields.get("scale"))
+        if value is not None and math.isfinite(value):
+            self.losses.add(Point(event.step, value, event.id))
+        if scale is not None and scale != 1.0:
+            self.scaled_losses.add(Point(event.step, scale, event.id))
+
+    def _on_grad(self, event: Event) -> None:
+        value = number(event.fields.get("l2"))
+        if value is None or not math.isfinite(value):
+            value = number(event.fields.get("absmax"))  # a finite 1e35 overflows an L2 norm
+        scale = number(event.fields.get("scale")) or 1.0
+        if value is not None and math.isfinite(value) and not event.fields.get("nonfinite"):
+            divisor = 1.0 if event.fields.get("point") == USED or scale <= 0 else scale
+            self.norms.raise_last(Point(event.step, value / divisor, event.id))
+
+    def _on_clip(self, event: Event) -> None:
+        norm = number(event.fields.get("norm"))
+        self.clips.add(Point(event.step, math.nan if norm is None else norm, event.id))
+        self._happened(event, "clip")
+
+    def _on_optimizer(self, event: Event) -> None:
+        rates = event.fields.get("lr")
+        known = [rate for rate in map(number, rates) if rate is not None] if isinstance(rates, list) else []
+        if known:
+            self.rates.raise_last(Point(event.step, max(known), event.id))
+        if not event.fields.get("skipped"):
+            self.updates += 1
+            self.applied.add(Point(event.step, 1.0, event.id))
+
+    def _on_scaler(self, event: Event) -> None:
+        self.scaler_seen = self.scaler_seen or event.id
+        operation, scale = event.fields.get("op"), number(event.fields.get("scale"))
+        self.scaler_steps += operation == "step"
+        self.scaler_unscales += operation == "unscale"
+        if operation == "unscale":
+            self._happened(event, "unscale")
+        if scale is not None and scale > 0:
+            self.scales.add(Point(event.step, scale, event.id))
+
+    def _happened(self, event: Event, what: str) -> None:
+        if len(self.order) < 4096 or (event.rank, event.step) in self.order:
+            self.order.setdefault((event.rank, event.step), []).append(what)
+
+    def _on_activation(self, event: Event) -> None:
+        if event.fields.get("dtype") in ("float16", "bfloat16"):
+            self.narrow_outputs.add(str(event.fields["dtype"]))
+        if event.fields.get("inputs_finite") is True:
+            self.inputs_finite.add(Point(event.step, 1.0, event.id))
+
+    def _on_exit(self, event: Event) -> None:
+        self.exits[event.rank] = event
+
+    def _sample(self, sample: Sample) -> None:
+        finite = not (sample.nan or sample.inf)
+        if sample.role in ("grad", "grad_local"):
+            self._grad(sample, finite)
+        elif sample.role == "activation":
+            self._output(sample, finite)
+        elif sample.role == "input" and finite and sample.nan == 0:
+            self.inputs_finite.add(Point(sample.step, 1.0, sample.id))
+        elif sample.role == "weight" and finite and sample.nan == 0:
+            self.weights_looked.raise_last(Point(sample.step, 1.0, sample.id))
+        if sample.ratio is not None and math.isfinite(sample.ratio):
+            self.ratios.raise_last(Point(sample.step, sample.ratio, sample.id, sample.tensor))
+
+    def _grad(self, sample: Sample, finite: bool) -> None:
+        if sample.absmax is None or not finite or not math.isfinite(sample.absmax):
+            return
+        scale = sample.scale if sample.scale and sample.scale > 0 else 1.0
+        point = Point(sample.step, sample.absmax / scale, sample.id, sample.tensor)
+        known = self.grads.get((sample.rank, sample.tensor))
+        if known is not None:
+            known.last = point
+        elif len(self.grads) < _MOST_TENSORS:
+            brick = self.names.tensor(sample.rank, sample.tensor).brick
+            self.grads[sample.rank, sample.tensor] = Level(
+                point, point, brick if brick.path else sample.brick
+            )
+
+    def _output(self, sample: Sample, finite: bool) -> None:
+        if finite and sample.absmax is not None and math.isfinite(sample.absmax):
+            point = Point(sample.step, sample.absmax, sample.id)
+            self.outputs_looked.raise_last(point)
+            if len(self.outputs) < _MOST_TENSORS or sample.brick in self.outputs:
+                self.outputs[sample.brick] = point
+        if sample.zero_fraction == 1.0:
+            self.dead[sample.brick] = Point(sample.step, 1.0, sample.id)
+        else:
+            self.dead.pop(sample.brick, None)
+
+    def looked_at_outputs(self, step: int) -> Point | None:
+        """Evidence that block outputs were looked at, and finite, in ``step``."""
+        return next((point for point in self.outputs_looked if point.step == step), None)

@@ -1,0 +1,81 @@
+"""The chain of whys: from what a person saw to what caused it, at most five.
+
+Enters: an incident and the hypothesis that won. Leaves: questions and answers, the symptom first, the root cause
+last, each with the records that show it.
+"""
+
+from __future__ import annotations
+
+from brickprof.contracts.verdicts import Violation
+from brickprof.diagnosis.hypotheses import Hypothesis
+from brickprof.diagnosis.model import Why
+from brickprof.diagnosis.timeline import Timeline
+from brickprof.rules import wording
+from brickprof.rules.causality import Anomaly, Stage, key
+
+MOST = 5
+
+
+def chain(violation: Violation, cause: Hypothesis | None, timeline: Timeline) -> tuple[Why, ...]:
+    ending = list(cause.whys[-2:]) if cause is not None else []
+    missing = _missing(cause)
+    if missing is not None:
+        ending.append(missing)
+    steps = _steps(violation, timeline) if violation.what == "nonfinite" else [_seen(violation)]
+    return (*steps[: MOST - len(ending)], *ending)[:MOST]
+
+
+def _seen(violation: Violation) -> Why:
+    question = "What was seen?"
+    if violation.what == "no-gradient":
+        question = f"Why does {violation.details['tensor']} not learn?"
+    elif violation.what in ("killed", "crashed-by-signal", "crashed", "out-of-memory"):
+        question = "Why did the run end?"
+    text = violation.symptom
+    return Why(question, f"{text[:1].upper()}{text[1:]}.", violation.brick, violation.evidence)
+
+
+def _steps(violation: Violation, timeline: Timeline) -> list[Why]:
+    """Back from the symptom to the origin, one sighting at a time."""
+    shown: Anomaly = violation.details["shown"]
+    limit = key(shown, timeline.depth)
+    back = [a for a in violation.details["chain"] if key(a, timeline.depth) < limit and a.evidence]
+    back.sort(key=lambda anomaly: key(anomaly, timeline.depth), reverse=True)
+    if len(back) > MOST - 2:
+        back = [*back[: MOST - 3], back[-1]]
+    whys, asked = [], shown
+    for anomaly in back:
+        whys.append(_answer(asked, anomaly, timeline))
+        asked = anomaly
+    if not back:
+        text = wording.sighting(shown, timeline.names.show(shown.brick))
+        evidence = (shown.evidence,) if shown.evidence else violation.evidence
+        finding = f"{text[:1].upper()}{text[1:]}, and nothing before it was seen to be."
+        whys.append(Why(_question(shown), finding, violation.brick, evidence))
+    return whys
+
+
+def _answer(asked: Anomaly, anomaly: Anomaly, timeline: Timeline) -> Why:
+    where = timeline.names.show(anomaly.brick)
+    text = wording.sighting(anomaly, where)
+    return Why(_question(asked), f"{text[:1].upper()}{text[1:]}.", where, (anomaly.evidence,))
+
+
+def _question(anomaly: Anomaly) -> str:
+    what, step = wording.kind(anomaly), f"{anomaly.step:,}"
+    if anomaly.stage is Stage.LOSS:
+        return f"Why is the loss {what} in step {step}?"
+    if anomaly.stage is Stage.FORWARD:
+        return f"Why is that output {what}?"
+    if anomaly.stage is Stage.WEIGHTS:
+        return f"Why are the weights {what} after step {step}?"
+    if anomaly.stage is Stage.DATA:
+        return f"Why is the batch {what}?"
+    return f"Why are the gradients {what} in step {step}?"
+
+
+def _missing(cause: Hypothesis | None) -> Why | None:
+    if cause is None or not cause.missing:
+        return None
+    finding = f"Not recorded: {'; '.join(cause.missing)}."
+    return Why("What would make this certain?", finding)
