@@ -1,4 +1,4 @@
-"""Every example runs under brickprof as it stands: healthy ones pass without a word, the broken one is explained.
+"""Every example runs under brickprof as it stands: healthy ones pass in silence, the broken one is explained.
 
 Enters: examples/*.py, unmodified. What the script printed about itself is what brickprof is held against.
 """
@@ -107,7 +107,7 @@ def only_loss(losses: list[float]) -> float:
 def test_the_losses_are_the_ones_the_script_printed(
     example: str, pattern: str, of_a_step: Callable[[list[float]], float], tmp_path: Path
 ):
-    """With room for it in the budget, every loss of every step is there, under the script's own step number."""
+    """With room for it in the budget, every loss is there, under the script's own step number."""
     outcome = watch(example, tmp_path, "--overhead", "100%")
     printed = printed_losses(outcome.printed, pattern)
     assert len(printed) >= 8

@@ -1,7 +1,7 @@
 """Training is byte-identical with and without brickprof: weights, optimizer state, losses, random states.
 
 Enters: tests/scripts/train_hash.py, run plainly and under each level, with a budget that lets capture do all
-it can in every step. The controls, two ways of looking that do disturb a training, prove that the hashes see it.
+it can in every step. The controls, two ways of looking that do disturb, prove that the hashes see it.
 """
 
 import os
@@ -19,8 +19,8 @@ TRAIN = str(SCRIPTS / "train_hash.py")
 LEVELS = ("light", "standard", "deep")
 
 ONE_PROCESS = (
-    "eager1", "eager2", "accumulation", "checkpointing", "workers",
-    "amp", "gan", "lbfgs", "by_hand", "sparse",
+    "by_hand", "eager1", "eager2", "accumulation", "checkpointing", "workers",
+    "amp", "gan", "lbfgs", "sparse",
 )  # fmt: skip
 
 
