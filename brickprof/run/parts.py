@@ -7,6 +7,7 @@ first asked for, and the records themselves ordered by time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from heapq import merge
 from pathlib import Path
@@ -89,33 +90,29 @@ class Part:
 
     def as_samples(self, table: Any, *, qualified: bool) -> Iterator[Sample]:
         """The rows of a table with the columns of samples, as records."""
-        for row in _rows(table):
-            brick = self.names.brick(row.pop("brick"))
-            number = row.pop("tensor")
-            tensor = self.names.tensor(number).shown(qualified=qualified) if number else ""
-            histogram = row.pop("histogram")
+        names, rank = self.names, self.rank
+        for (
+            time_ns, step, micro, brick_number, tensor_number, role, numel, nan, inf, absmax, l2, mean,
+            zero_fraction, ratio, checksum, scale, histogram,
+        ) in _rows(table):  # fmt: skip
+            brick = names.brick(brick_number)
+            tensor = names.tensor(tensor_number).shown(qualified=qualified) or brick.name(qualified=qualified)
+            bins = None if histogram is None else tuple(histogram)
             yield Sample(
-                brick=brick,
-                tensor=tensor or brick.name(qualified=qualified),
-                role=word_of(ROLES, row.pop("role")),
-                histogram=None if histogram is None else tuple(histogram),
-                rank=self.rank,
-                **row,
-            )
+                brick, tensor, word_of(ROLES, role), step, numel, nan, inf, absmax, l2, mean, zero_fraction,
+                ratio, checksum, bins, scale, micro, time_ns, rank,
+            )  # fmt: skip
 
     def as_spans(self, table: Any) -> Iterator[Span]:
         """The rows of a table with the columns of spans, as records."""
-        place = self.coordinates.to_dict()
-        for row in _rows(table):
-            micro = row.pop("micro")
+        for (
+            identity, parent, brick, phase, step, micro, start_ns, end_ns, device_ns, stream, attributes,
+        ) in _rows(table):  # fmt: skip
+            place = replace(self.coordinates, microbatch=max(micro, 0)) if micro else self.coordinates
             yield Span(
-                brick=self.names.brick(row.pop("brick")),
-                phase=word_of(PHASES, row.pop("phase")),
-                coordinates=Coordinates(**place | {"microbatch": max(micro or 0, 0)}),
-                attributes=_attributes(row.pop("attributes")),
-                rank=self.rank,
-                **row,
-            )
+                self.names.brick(brick), step, start_ns, end_ns, word_of(PHASES, phase), identity, parent,
+                device_ns, stream, place, _attributes(attributes), self.rank,
+            )  # fmt: skip
 
 
 def of_folder(rank: int, folder: Path) -> Part:
@@ -203,9 +200,35 @@ def as_table(name: str, rows: list[tuple[Any, ...]]) -> Any:
     return pa.table(arrays, schema=columns)
 
 
-def _rows(table: Any) -> Iterator[dict[str, Any]]:
-    for batch in table.to_batches(max_chunksize=_ROWS):
-        yield from batch.to_pylist()
+def _rows(table: Any) -> Iterator[tuple[Any, ...]]:
+    for start in range(0, table.num_rows, _ROWS):
+        part = table.slice(start, _ROWS).combine_chunks()
+        yield from zip(*map(_values, part.columns), strict=True)
+
+
+def _values(column: Any) -> list[Any]:
+    """What ``column.to_pylist()`` gives, by way of numpy, which takes a tenth of the time."""
+    import pyarrow as pa
+
+    if column.null_count == len(column):
+        return [None] * len(column)
+    if pa.types.is_fixed_size_list(column.type):
+        return _lists(column)
+    if not pa.types.is_primitive(column.type):
+        found: list[Any] = column.to_pylist()
+        return found
+    values: list[Any] = column.fill_null(0).to_numpy().tolist()
+    if column.null_count:
+        missing = column.is_null().to_numpy().tolist()
+        return [None if gone else value for value, gone in zip(values, missing, strict=True)]
+    return values
+
+
+def _lists(column: Any) -> list[Any]:
+    array = column.combine_chunks()
+    flat = array.flatten().to_numpy(zero_copy_only=False)  # without those that are missing
+    present = iter(flat.reshape(-1, array.type.list_size).tolist())
+    return [next(present) if valid else None for valid in array.is_valid().to_numpy(zero_copy_only=False)]
 
 
 def word_of(words: tuple[str, ...], number: int) -> str:

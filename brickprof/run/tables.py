@@ -94,11 +94,11 @@ def frame(tables: Sequence[Any]) -> pd.DataFrame:
     import pandas as pd
     import pyarrow as pa
 
-    table = pa.concat_tables(tables).combine_chunks()
+    table = pa.concat_tables(tables)
     kept: dict[str, Any] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         if pa.types.is_fixed_size_list(column.type):
-            kept[name] = pd.Series(pd.arrays.ArrowExtensionArray(column))
+            kept[name] = pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([column.combine_chunks()])))
         elif name in _WHOLE_OR_MISSING:
             kept[name] = _whole_or_missing(column)
         else:
