@@ -71,7 +71,7 @@ def _of_file(path: str, rest: Sequence[str]) -> Target:
     name = file_name(Path(path).resolve().name.removesuffix(".py"))
     if _is_program(path):
         program = path if os.sep in path else f".{os.sep}{path}"
-        return Target((program, *rest), path, name, python=False)
+        return Target((program, *rest), path, _script_name(rest) or name, _is_python(program))
     return Target((*python(), path, *rest), path, name, python=True)
 
 
