@@ -28,7 +28,9 @@ _MARKS = {
     Verdict.VACUOUS: ("○", "bold yellow"),
     Verdict.NOT_EVALUATED: ("○", "bold yellow"),
 }
-_ASCII = str.maketrans({"✓": "+", "✗": "x", "○": "o", "·": "-", "…": "...", "×": "x", "–": "-", "⏎": "\\n"})
+_ASCII = str.maketrans(
+    {"✓": "+", "✗": "x", "○": "o", "·": "-", "…": "...", "×": "x", "–": "-", "⏎": "\\n", "→": "->"}
+)
 _LABEL = 9
 _PLAIN, _DIM, _STRONG = "", "dim", "bold"
 _EVIDENCE_SHOWN = 3
@@ -60,12 +62,12 @@ _EMPTY = Line(Text(), Text())
 def render(diagnosis: Diagnosis, console: Console) -> None:
     """Prints ``diagnosis`` on ``console``: laid out for a terminal, one line each for a pipe or a file."""
     width = console.width if console.is_terminal else None
-    console.print(_fit(_whole(diagnosis, width), console.encoding), soft_wrap=True)
+    console.print(fit(_whole(diagnosis, width), console.encoding), soft_wrap=True)
 
 
 def renderable(diagnosis: Diagnosis, options: ConsoleOptions) -> Text:
     """``diagnosis`` as one styled text, for rich's own protocol."""
-    return _fit(_whole(diagnosis, options.max_width), options.encoding)
+    return fit(_whole(diagnosis, options.max_width), options.encoding)
 
 
 def _whole(diagnosis: Diagnosis, width: int | None) -> Text:
@@ -92,7 +94,7 @@ def html(diagnosis: Diagnosis) -> str:
     return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
 
 
-def _fit(shown: Text, encoding: str) -> Text:
+def fit(shown: Text, encoding: str) -> Text:
     """``shown`` in what ``encoding`` can say: styles stay, characters it lacks become visible escapes."""
     if encoding.lower().replace("-", "").startswith("utf"):
         return shown

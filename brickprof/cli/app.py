@@ -26,7 +26,6 @@ def build() -> tuple[typer.Typer, list[str]]:
     app = typer.Typer(
         name="brickprof",
         add_completion=False,
-        no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -56,9 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = _run(given)
+        code = _run(given or ["--help"])
         sys.stdout.flush()
-        return code
+        return code if given else UsageError.exit_code
     except BrickprofError as error:
         _say(error.message, error.hint)
         return error.exit_code
