@@ -102,7 +102,8 @@ def compact_events(
     file: EventFile, target: int, anomalies: Collection[int], writing: AbstractContextManager[object]
 ) -> Iterator[int]:
     """Thins ``file``, to which other threads go on appending; yields as ``compact_frames`` does."""
-    size = file.size
+    with writing:
+        size = os.fstat(file.descriptor).st_size
     units: list[Unit] = []
     for part in _lines(file.path, size):
         units += part
@@ -115,7 +116,7 @@ def compact_events(
     with _Copy(file.path) as copy:
         yield from copy.take((unit.start, unit.end) for i, unit in enumerate(units) if i not in gone)
         with writing:
-            copy.take_now([(size, file.size)])
+            copy.take_now([(size, os.fstat(file.descriptor).st_size)])
             file.adopt(copy.put_in_place())
     yield len(gone)
 

@@ -10,6 +10,7 @@ import os
 import time
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,12 @@ class EventFile:
         self.path = path
         self.descriptor = os.open(path, APPENDING, 0o644)
         self.size = os.fstat(self.descriptor).st_size
-        self.seq = first_seq
-        if self.size:
-            self._resume()
+        # A counter that a signal handler cannot catch between reading and writing it.
+        self._seqs = count(max(first_seq, self._resume()) if self.size else first_seq)
 
     def append(self, kind: str, step: int, fields: dict[str, Any]) -> int:
-        seq = self.seq
+        seq = next(self._seqs)
         line = lines.encode(seq, time.time_ns(), kind, step, fields)
-        self.seq = seq + 1
         done = os.write(self.descriptor, line)
         if done != len(line):
             write_all(self.descriptor, line[done:])
@@ -58,15 +57,16 @@ class EventFile:
     def close(self) -> None:
         os.close(self.descriptor)
 
-    def _resume(self) -> None:
+    def _resume(self) -> int:
+        """Ends a torn last line; the first seq that is free."""
         events, _ = lines.read_events(self.path)
-        self.seq = max([self.seq, *(event.seq + 1 for event in events)])
         with self.path.open("rb") as stream:
             stream.seek(-1, os.SEEK_END)
             torn = stream.read() != b"\n"
         if torn:
             write_all(self.descriptor, b"\n")
             self.size += 1
+        return max((event.seq + 1 for event in events), default=0)
 
 
 class FrameFile:

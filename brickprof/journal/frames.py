@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from brickprof.journal.columns import column
 from brickprof.journal.damage import Damage
 from brickprof.journal.layout import shown
 from brickprof.records import HISTOGRAM_BINS
@@ -112,10 +113,11 @@ def batch_frame(name: str, rows: Sequence[tuple[Any, ...]], seq: int) -> Sealed:
     fields = schema(name)
     if len(columns) != len(fields):
         raise ValueError(f"a row of {name} has {len(fields)} columns, not {len(columns)}")
-    arrays = [pa.array(column, type=field.type) for column, field in zip(columns, fields, strict=True)]
+    arrays = [column(values, field) for values, field in zip(columns, fields, strict=True)]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, fields) as writer:
-        writer.write_batch(pa.record_batch(arrays, schema=fields), custom_metadata={_KEY: _BLANK})
+        batch = pa.RecordBatch.from_arrays(arrays, schema=fields)
+        writer.write_batch(batch, custom_metadata={_KEY: _BLANK})
     steps = columns[STEP_COLUMN[name]]
     stream = memoryview(sink.getvalue())
     opening = 8 + int.from_bytes(stream[4:8], "little")  # the schema, which the file has already

@@ -44,6 +44,7 @@ _MOST_ANOMALIES = 32
 _PATIENCE = 5.0  # seconds that close() waits for a disk that does not answer
 _SLICE = 0.01  # seconds of thinning between two flushes
 _REPORT_SECONDS = 10.0
+_NOT_WRITTEN = "the size cap was reached, or a value fits no column"
 
 
 class Journal:
@@ -185,7 +186,7 @@ class Journal:
             if self.alive:
                 self._count(self._cap.compact(self._anomalies, seconds=_SLICE))
                 if time.monotonic() > self._report_at:
-                    self._report_dropped("the journal reached its size cap")
+                    self._report_dropped(_NOT_WRITTEN)
 
     def _count(self, thinned: dict[str, int]) -> None:
         for name, records in thinned.items():
@@ -211,7 +212,7 @@ class Journal:
         if self._flushing.acquire(timeout=_PATIENCE):
             try:
                 self.flush()
-                self._report_dropped("the journal reached its size cap")
+                self._report_dropped(_NOT_WRITTEN)
             finally:
                 self._flushing.release()
         return True
