@@ -12,8 +12,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from brickprof.api import diagnose, load
-    from brickprof.capture.attach import Session, attach, brick
+    from brickprof.api import Session, attach, diagnose, load
+    from brickprof.capture.attach import brick
     from brickprof.diagnosis import Diagnosis
     from brickprof.run import Run
 
@@ -21,9 +21,9 @@ __version__ = "0.1.0"
 __all__ = ["Diagnosis", "Run", "Session", "__version__", "attach", "brick", "diagnose", "load"]
 
 _HOMES = {
-    "attach": "brickprof.capture.attach",
+    "attach": "brickprof.api",
     "brick": "brickprof.capture.attach",
-    "Session": "brickprof.capture.attach",
+    "Session": "brickprof.api",
     "diagnose": "brickprof.api",
     "load": "brickprof.api",
     "Diagnosis": "brickprof.diagnosis",

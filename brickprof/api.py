@@ -1,22 +1,89 @@
-"""The two functions of the public API that only read.
+"""The three ways in that are functions: ``attach``, ``load`` and ``diagnose``.
 
-Enters: a run's folder, its id, or a ``Run``. Leaves: a ``Run``; a ``Diagnosis``.
+Enters: a model in training, a folder, a Run. Leaves: a ``Session``, a ``Run``, a ``Diagnosis``.
+
+    with brickprof.attach(model, optimizer, out="runs") as bp:
+        train(model, optimizer)
+    print(bp.diagnose())
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from brickprof.diagnosis import Diagnosis
-from brickprof.diagnosis import diagnose as diagnose_run
-from brickprof.run import Run
+from brickprof import settings
+from brickprof.capture.attach import Attachment
+
+if TYPE_CHECKING:
+    from brickprof.diagnosis import Diagnosis
+    from brickprof.run import Run
 
 
-def load(path: str | Path) -> Run:
-    """The run in a folder, alone in a folder, or in ./brickprof-runs with a name that ends in ``path``."""
-    return Run.open(path)
+class Session(Attachment):
+    """An open attachment; ``folder`` is the run's own, ``diagnose()`` says what was seen."""
+
+    def __init__(self, optimizers: list[Any], chosen: settings.Settings, tracer_provider: Any) -> None:
+        super().__init__(optimizers, chosen)
+        self._provider = tracer_provider
+
+    def close(self) -> None:
+        was_open = self._session is not None
+        super().close()
+        if was_open:
+            self._conclude()
+
+    def _conclude(self) -> None:
+        """What a supervisor does when a run ends: the diagnosis beside the journal, the spans to where they go."""
+        from brickprof.diagnosis.saving import write
+
+        with contextlib.suppress(Exception):  # the training is over; what was recorded can still be read
+            write(self.diagnose(), self.folder)
+        if self._provider is not None:
+            from brickprof.telemetry import export_to_provider
+
+            with contextlib.suppress(Exception):
+                export_to_provider(self.folder, self._provider)
+
+    def diagnose(self) -> Diagnosis:
+        """The diagnosis of what was recorded so far, or of the whole run once it ended."""
+        self.flush()
+        return diagnose(self.folder)
 
 
-def diagnose(run: Run | str | Path) -> Diagnosis:
-    """What became of a run: the verdict, the findings, the contracts."""
-    return diagnose_run(run if isinstance(run, Run) else load(run))
+def attach(
+    model: Any,
+    optimizer: Any = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    level: str | None = None,
+    overhead: str | float | None = None,
+    tracer_provider: Any = None,
+) -> Session:
+    """Watches ``model`` and ``optimizer`` (one, or a list) while the returned context is open.
+
+    ``out`` is the folder that will hold the run's own folder (default ``brickprof-runs``); ``level`` is light,
+    standard or deep; ``overhead`` is the share of the step time that may be spent ("1%"). Spans also go to
+    ``tracer_provider`` when the run ends. Everything that trains in this process meanwhile is recorded: other
+    models and optimizers are found by themselves.
+    """
+    optimizers = [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    chosen = settings.load({"out": None if out is None else os.fspath(out), "level": level, "overhead": overhead})
+    return Session(optimizers, chosen, tracer_provider)
+
+
+def load(path: str | os.PathLike[str]) -> Run:
+    """A recorded run: its folder, a folder that holds one, or the end of its id."""
+    from brickprof.run import Run
+
+    return Run.open(Path(path))
+
+
+def diagnose(run: Run | str | os.PathLike[str]) -> Diagnosis:
+    """What a run's records say: a ``Diagnosis`` that prints well and is plain data."""
+    from brickprof.diagnosis import diagnose as judge
+    from brickprof.run import Run
+
+    return judge(run if isinstance(run, Run) else load(run))

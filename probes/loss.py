@@ -15,6 +15,7 @@ import torch
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.sites import caller
+from brickprof.capture.surroundings import hands_off
 
 
 class LossProbe(Probe):
@@ -27,14 +28,14 @@ class LossProbe(Probe):
     def scaling(self, scaler: Any, loss: Any) -> None:
         """Remembers what the scaler was given: the loss before it was multiplied."""
         plain, scaled = loss
-        if isinstance(plain, torch.Tensor) and isinstance(scaled, torch.Tensor):
+        if isinstance(plain, torch.Tensor) and isinstance(scaled, torch.Tensor) and not hands_off():
             self._scaled = (weakref.ref(scaled), plain.detach(), scaler)
 
     def backward_begin(self, losses: Sequence[torch.Tensor], upstream: Any) -> None:
         session = self.session
         site = caller() if session.on.facts else ""
         for loss in losses:
-            if loss.numel() != 1 or upstream is not None:
+            if loss.numel() != 1 or upstream is not None or hands_off():
                 self._without_value(loss, site)
                 continue
             value, scale = self._unscaled(loss)

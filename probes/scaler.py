@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from brickprof.capture.probe import Probe
+from brickprof.capture.surroundings import hands_off
 
 
 class ScalerProbe(Probe):
@@ -19,7 +20,7 @@ class ScalerProbe(Probe):
         session = self.session
         found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
         number, step = session.book.optimizer(optimizer), session.step
-        if not found or scaler._scale is None:
+        if not found or scaler._scale is None or hands_off():
             return
         home = scaler._scale.device
         flags = torch.stack([flag.detach().to(home, torch.float32) for flag in found.values()])
@@ -35,7 +36,7 @@ class ScalerProbe(Probe):
 
     def scaler_update(self, scaler: Any) -> None:
         session = self.session
-        if scaler._scale is None or not session.on.facts:
+        if scaler._scale is None or not session.on.facts or hands_off():
             return
         step = session.step
 

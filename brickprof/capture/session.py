@@ -28,6 +28,7 @@ from brickprof.capture.clock import now
 from brickprof.capture.probe import SIGNALS, Probe
 from brickprof.capture.readback import Readback
 from brickprof.capture.steps import StepClock
+from brickprof.capture.surroundings import hands_off
 from brickprof.capture.trace import PHASE, Trace
 from brickprof.journal import Journal
 from brickprof.plugins import discover
@@ -214,7 +215,7 @@ class Session:
             return
         self.in_backward = False
         self.emit("backward_end", losses, ok)
-        if not self.steps.updates_by_optimizer:
+        if not self.steps.updates_by_optimizer and not hands_off():
             self._manual_state = self._manual_fingerprint()
         self.readback.poll()
 
@@ -352,7 +353,7 @@ class Session:
     # -- updates written by hand
 
     def _manual_update_seen(self) -> bool:
-        if self.steps.updates_by_optimizer or self.in_optimizer:
+        if self.steps.updates_by_optimizer or self.in_optimizer or hands_off():
             return False
         if self._manual_state and self._manual_fingerprint() != self._manual_state:
             self._manual_state = ()

@@ -11,12 +11,16 @@ import torch
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _functorch_level = torch._C._functorch.maybe_current_level
 
+_tracing = torch._C._get_tracing_state
+_compiling = torch.compiler.is_compiling
+_cuda_ready = torch.cuda.is_initialized
+
 
 def hands_off() -> bool:
     return bool(
         _dispatch_modes()
-        or torch.compiler.is_compiling()
+        or _compiling()
         or _functorch_level() is not None
-        or torch.jit.is_tracing()
-        or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+        or _tracing() is not None
+        or (_cuda_ready() and torch.cuda.is_current_stream_capturing())
     )

@@ -1,0 +1,83 @@
+"""The cadence keeps what it spends inside the budget, whatever looking costs."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brickprof.capture.cadence import WAYS, Cadence
+
+MS = 1_000_000
+
+
+def simulate(cadence: Cadence, step_ns: int, costs: dict[str, int], steps: int) -> float:
+    """Runs ``steps`` steps of ``step_ns``; returns the share spent in the second half."""
+    spent_late = 0
+    for step in range(steps):
+        on = cadence.begin(step)
+        spent = 0
+        for way in WAYS:
+            if getattr(on, way):
+                spent += costs[way]
+                cadence.measured(way, costs[way])
+        cadence.end(step, step_ns + spent, spent)
+        if step >= steps // 2:
+            spent_late += spent
+    return spent_late / (step_ns * (steps - steps // 2))
+
+
+@given(
+    step_ns=st.integers(2 * MS, 3_000 * MS),
+    costs=st.fixed_dictionaries({way: st.integers(1_000, 5 * MS) for way in WAYS}),
+    budget=st.sampled_from([0.002, 0.01, 0.05]),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_share_spent_stays_near_the_budget(step_ns: int, costs: dict[str, int], budget: float) -> None:
+    cadence = Cadence("standard", budget)
+    cadence._credit = 0.0
+    share = simulate(cadence, step_ns, costs, 6000)
+    # What even the longest strides cost cannot be saved.
+    floor = sum(costs[way] / {"spans": 256, "full": 1024}.get(way, 64) for way in WAYS) / step_ns
+    assert share <= 1.1 * budget + 1.2 * floor
+
+
+def test_everything_is_on_when_looking_is_cheap() -> None:
+    cadence = Cadence("standard", 0.01)
+    simulate(cadence, 1000 * MS, dict.fromkeys(WAYS, 10_000), 200)
+    assert set(cadence.stride.values()) == {1}
+
+
+def test_facts_are_written_every_step_while_the_credit_lasts() -> None:
+    cadence = Cadence("standard", 0.01)
+    simulate(cadence, 1 * MS, dict.fromkeys(WAYS, 100_000), 400)
+    assert cadence.stride["facts"] == 1
+    assert cadence.stride["full"] > 1
+
+
+def test_one_slow_step_moves_nothing() -> None:
+    cadence = Cadence("standard", 0.01)
+    costs = dict.fromkeys(WAYS, 40_000)
+    simulate(cadence, 50 * MS, costs, 400)
+    before = dict(cadence.stride)
+    cadence.begin(401)
+    cadence.end(401, 60_000 * MS, 200_000)
+    cadence.begin(408)
+    cadence.end(408, 50 * MS, 100_000)
+    assert cadence.stride == before
+
+
+def test_an_anomaly_switches_everything_on_for_some_steps() -> None:
+    cadence = Cadence("standard", 0.001)
+    simulate(cadence, 5 * MS, dict.fromkeys(WAYS, 2 * MS), 300)
+    assert not cadence.begin(301).full
+    cadence.escalate(310)
+    on = cadence.begin(305)
+    assert on.deep and on.full and on.guard and on.blocks
+    assert not cadence.begin(311).deep
+
+
+def test_light_never_looks_at_blocks_or_every_tensor() -> None:
+    cadence = Cadence("light", 0.01)
+    on = cadence.begin(0)
+    assert on.facts and on.guard
+    assert not (on.blocks or on.spans or on.full)
