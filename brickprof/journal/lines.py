@@ -33,6 +33,7 @@ _FRAME = frozenset(("seq", "t", "kind", "step", "crc"))
 _ESCAPABLE = _FRAME | {"float"}
 _CRC_SIZE = len(',"crc":"00000000"}')
 _FINISH = re.compile(rb',"crc":"[0-9a-f]{8}"\}')
+_RECORD_END = re.compile(_FINISH.pattern + rb'(?=\Z|.?\{"seq":)', re.DOTALL)
 _START = b'{"seq":'
 _TRIES = 8
 
@@ -93,27 +94,25 @@ def read_events(path: Path, rank: int | None = None) -> tuple[list[Event], Damag
 
 def parse_events(data: bytes, *, where: str, rank: int) -> tuple[list[Event], Damage]:
     events: list[Event] = []
-    lost_bytes = lost_records = 0
-    pending = finishes = 0  # the stretch of damage being read: its bytes, and the record ends in it
+    stretches: list[list[bytes]] = [[]]  # of damage, each as the scraps between two whole events
     for line in data.split(b"\n"):
         event = decode(line, rank)
         for piece in (event,) if event else _pieces(line, rank):
-            if isinstance(piece, Event):
-                lost_bytes += pending
-                lost_records += _records_in(pending, finishes)
-                pending = finishes = 0
-                events.append(piece)
-            else:
-                pending += len(piece)
-                finishes += len(_FINISH.findall(piece))
-    lost_bytes += pending
-    lost_records += _records_in(pending, finishes)
-    return events, Damage(where, lost_bytes, lost_records)
+            if isinstance(piece, bytes):
+                stretches[-1].append(piece)
+                continue
+            events.append(piece)
+            if stretches[-1]:
+                stretches.append([])
+    lost_bytes = sum(len(scrap) for stretch in stretches for scrap in stretch)
+    return events, Damage(where, lost_bytes, sum(map(_records_in, stretches)))
 
 
-def _records_in(size: int, finishes: int) -> int:
-    # One stray byte between two whole lines is a damaged newline, not a record.
-    return max(finishes, 1) if size > 1 else 0
+def _records_in(scraps: list[bytes]) -> int:
+    size = sum(map(len, scraps))
+    if size == 0 or (size == 1 and scraps[0] != _START[:1]):
+        return 0  # one stray byte between two whole lines is a damaged newline, not a record
+    return max(1, sum(len(_RECORD_END.findall(scrap)) for scrap in scraps))
 
 
 def _pieces(line: bytes, rank: int) -> Iterator[Event | bytes]:
