@@ -39,16 +39,32 @@ def no_otel_variables(monkeypatch):
 
 
 def a_run(steps: int = STEPS) -> Run:
-    trouble = Event("exception", 1, {"type": "ValueError", "message": "no"}, 9, META.started_ns + 10)
+    trouble = Event("exception", 0, {"type": "ValueError", "message": "no"}, 9, META.started_ns + 10)
+    values = {"nan": float("nan"), "inf": float("-inf"), "big": 2**60, "yes": True, "text": 'é\u2028"<'}
+    odd = Event("anomaly", 0, {"what": "loss", **values}, 10, META.started_ns + 20)
     rows = [row for step in range(steps) for row in one_step(step)]
-    return Run.from_records([run_event(), trouble, *rows], META)
+    return Run.from_records([run_event(), trouble, odd, *rows], META)
+
+
+def encoded(run: Run) -> ExportTraceServiceRequest:
+    """What an exporter in this process was handed, through the SDK's own encoder."""
+    exporter = InMemorySpanExporter()
+    export_run(run, exporter=exporter)
+    return encode_spans(exporter.get_finished_spans())
 
 
 def expected(run: Run) -> dict[bytes, bytes]:
-    """Each span by its id, as bytes of protobuf: what an exporter in this process was handed."""
-    exporter = InMemorySpanExporter()
-    export_run(run, exporter=exporter)
-    return by_id(encode_spans(exporter.get_finished_spans()))
+    """Each span by its id, as bytes of protobuf."""
+    return by_id(encoded(run))
+
+
+def resources_of(requests) -> set[tuple[bytes, bytes]]:
+    return {
+        (resource.resource.SerializeToString(), scope.scope.SerializeToString())
+        for request in requests
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+    }
 
 
 def by_id(*requests: ExportTraceServiceRequest) -> dict[bytes, bytes]:
@@ -150,6 +166,7 @@ def test_file_holds_one_request_a_line_in_otlp_json(tmp_path):
     assert {span.get("parentSpanId") for span in spans} - {None} <= {span["spanId"] for span in spans}
     requests = [ParseDict(with_base64_ids(json.loads(line)), ExportTraceServiceRequest()) for line in lines]
     assert by_id(*requests) == expected(run)
+    assert resources_of(requests) == resources_of([encoded(run)])
 
 
 def with_base64_ids(document):

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from brickprof.errors import BrickprofError
 from brickprof.records import Event, Span
 from brickprof.telemetry.delivery import ExportResult, deliver, quiet
 
 if TYPE_CHECKING:
+    import pandas as pd
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import TracerProvider
@@ -85,14 +86,14 @@ def spans_of(run: Run) -> Iterator[ReadableSpan]:
     """The trace of ``run``: every recorded span, then the run's own."""
     from brickprof.telemetry.tree import Tree
 
-    known = {int(rank): set(numbers) for rank, numbers in run.spans.groupby("rank")["id"]}
+    known: dict[int, set[int]] = {}
+    for rank, number in _rows(run.spans, "rank", "id"):
+        known.setdefault(rank, set()).add(number)
     tree = Tree(run.meta, known)
+    for row in _rows(run.events, "kind", "step", "fields", "seq", "time_ns", "rank"):
+        tree.event(Event(*row))
     for record in run.records():
-        if isinstance(record, Event):
-            tree.event(record)
-    for record in run.records():
-        if isinstance(record, Span):
-            tree.span(record)
+        if isinstance(record, Span) and tree.span(record):
             yield from tree.over()
     yield from tree.finish()
 
@@ -108,6 +109,10 @@ def in_batches(spans: Iterable[ReadableSpan], size: int = BATCH) -> Iterator[lis
         yield batch
 
 
+def _rows(table: pd.DataFrame, *columns: str) -> Iterator[tuple[Any, ...]]:
+    return zip(*(table[name].tolist() for name in columns), strict=True)
+
+
 def _opened(run: Run | Path | str) -> Run:
     from brickprof.run import Run
 
@@ -115,9 +120,13 @@ def _opened(run: Run | Path | str) -> Run:
 
 
 def _target(endpoint: str | None, protocol: str | None, file: Path | None, limit: float) -> SpanExporter:
-    from brickprof.telemetry.exporters import JsonLines, otlp_exporter
+    if file is not None:
+        from brickprof.telemetry.jsonlines import JsonLines
 
-    return JsonLines(file) if file is not None else otlp_exporter(endpoint, protocol, limit=limit)
+        return JsonLines(file)
+    from brickprof.telemetry.exporters import otlp_exporter
+
+    return otlp_exporter(endpoint, protocol, limit=limit)
 
 
 def _parents_first(spans: Iterable[ReadableSpan]) -> Iterator[ReadableSpan]:

@@ -1,26 +1,21 @@
-"""Where spans go: OTLP over HTTP, OTLP over gRPC, or OTLP JSON lines in a file.
+"""Where spans go over the network: OTLP over HTTP or over gRPC.
 
-Enters: an endpoint, a protocol or a path, and the OTEL_EXPORTER_OTLP_* variables, which fill in whatever was
-not said. Leaves: a ``SpanExporter`` of OpenTelemetry's SDK.
+Enters: an endpoint, a protocol, and the OTEL_EXPORTER_OTLP_* variables, which fill in whatever was not said.
+Leaves: a ``SpanExporter`` of OpenTelemetry's SDK.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from base64 import b64decode
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
-
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from brickprof.errors import ConfigurationError
 from brickprof.telemetry import environment
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExporter
 
 HTTP, GRPC = "http/protobuf", "grpc"
 _GRPC_PORT = 4317
@@ -45,42 +40,6 @@ def otlp_exporter(
 
         return OverGrpc(endpoint=_grpc_url(endpoint) if endpoint else None, timeout=timeout)
     raise ConfigurationError(f"{protocol!r} is no OTLP protocol I speak.", f"I speak {HTTP} and {GRPC}.")
-
-
-class JsonLines(SpanExporter):
-    """One ExportTraceServiceRequest a line, in OTLP's JSON encoding, which collectors read from files."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8")
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-
-        json.dump(otlp_json(encode_spans(spans)), self._file, separators=(",", ":"), ensure_ascii=False)
-        self._file.write("\n")
-        return SpanExportResult.SUCCESS
-
-    def shutdown(self) -> None:
-        self._file.close()
-
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        self._file.flush()
-        return True
-
-
-def otlp_json(request: Any) -> dict[str, Any]:
-    """A protobuf request as OTLP's JSON: protobuf's own, but with ids in hexadecimal and enums as numbers."""
-    from google.protobuf.json_format import MessageToDict
-
-    document: dict[str, Any] = MessageToDict(request, use_integers_for_enums=True)
-    for resource_spans in document.get("resourceSpans", ()):
-        for scope_spans in resource_spans.get("scopeSpans", ()):
-            for span in scope_spans.get("spans", ()):
-                for item in (span, *span.get("links", ())):
-                    for key in ("traceId", "spanId", "parentSpanId"):
-                        if key in item:
-                            item[key] = b64decode(item[key]).hex()
-    return document
 
 
 def _implied_protocol(endpoint: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event as SpanEvent
@@ -20,7 +21,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from brickprof.bricks import Brick, Kind
+from brickprof.bricks import Brick, Coordinates, Kind
 from brickprof.records import Event, RunMeta, Span
 from brickprof.telemetry import ids
 from brickprof.telemetry.marks import Mark, Scalar, attributes, mark
@@ -76,13 +77,16 @@ class Tree:
         elif (found := mark(event)) is not None:
             rank.marks.setdefault(event.step, []).append(found)
 
-    def span(self, span: Span) -> None:
+    def span(self, span: Span) -> bool:
+        """Takes one span; True when a new step begins with it, so that another may be over."""
         self._seen(span.start_ns, span.end_ns)
         rank = self._rank(span.rank)
         rank.open.setdefault(span.step, []).append(span)
-        rank.newest = max(rank.newest, span.step)
-        if span.brick.model:
-            self._models.add(span.brick.model)
+        self._models.add(span.brick.model)
+        if span.step <= rank.newest:
+            return False
+        rank.newest = span.step
+        return True
 
     def over(self) -> list[ReadableSpan]:
         """The spans of steps that are over, and forgets them."""
@@ -170,7 +174,7 @@ class Tree:
             said["brickprof.device_us"] = device_us
         if span.stream is not None:
             said["brickprof.stream"] = span.stream
-        return said | {f"brickprof.{name}": value for name, value in span.coordinates.to_dict().items()}
+        return said | _place(span.coordinates)
 
     def _run(self) -> ReadableSpan:
         said: dict[str, Scalar] = {
@@ -225,7 +229,7 @@ class Tree:
         )
 
     def _name(self, brick: Brick) -> str:
-        return clean(brick.name(qualified=len(self._models - {""}) > 1) or str(brick.kind))
+        return _shown(brick, qualified=len(self._models - {""}) > 1)
 
     def _rank(self, number: int) -> _Rank:
         if number not in self._ranks:
@@ -246,6 +250,16 @@ class Tree:
                 self._late.append(found)
             else:
                 self._dropped += 1
+
+
+@lru_cache(4096)
+def _shown(brick: Brick, *, qualified: bool) -> str:
+    return clean(brick.name(qualified=qualified) or str(brick.kind))
+
+
+@lru_cache(256)
+def _place(coordinates: Coordinates) -> dict[str, Scalar]:
+    return {f"brickprof.{name}": value for name, value in coordinates.to_dict().items()}
 
 
 def _title(span: Span, name: str) -> str:
