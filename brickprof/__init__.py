@@ -1,9 +1,11 @@
 """brickprof runs a training, records what happened, and says where and why it broke.
 
-with brickprof.attach(model, optimizer, out="runs") as session: ...     record one's own loop
-brickprof.brick("tokenise")                                             name one's own code
-brickprof.load("runs/train-...").loss                                   a recorded run as DataFrames
-print(brickprof.diagnose("runs/train-..."))                             what became of it
+The whole public API:
+
+    with brickprof.attach(model, optimizer, out="runs") as session: ...     record one's own loop
+    brickprof.brick("tokenise")                                             name one's own code
+    brickprof.load("runs/train-...").loss                                   a recorded run as DataFrames
+    print(brickprof.diagnose("runs/train-..."))                             what became of it
 """
 
 from __future__ import annotations

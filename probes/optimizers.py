@@ -45,6 +45,7 @@ class OptimizersProbe(Probe):
             {
                 "tensors": [book.entry(p).number for p in group["params"]][:_MOST_TENSORS],
                 "trainable": sum(1 for p in group["params"] if p.requires_grad),
+                "frozen": [book.entry(p).number for p in group["params"] if not p.requires_grad][:_MOST_TENSORS],
                 "lr": _plain(group.get("lr")),
             }
             for group in optimizer.param_groups

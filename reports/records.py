@@ -1,6 +1,7 @@
 """The records behind an evidence id.
 
-Enters: records found by ``Run.find``. Leaves: plain data, or lines for a terminal with every foreign string cleaned.
+Enters: records found by ``Run.find``. Leaves: plain data, or lines for a terminal with every foreign
+string cleaned.
 """
 
 from __future__ import annotations

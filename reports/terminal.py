@@ -1,7 +1,7 @@
 """A diagnosis on a terminal: verdict, what, where, cause, whys, what to do. A healthy run is one line.
 
-Enters: a ``Diagnosis``. Leaves: styled text. Every string that came from a run is cleaned first and never read
-as markup; where the output cannot show more than ASCII, nothing else is written.
+Enters: a ``Diagnosis``. Leaves: styled text. Every string that came from a run is cleaned first and
+never read as markup; where the output cannot show more than ASCII, nothing else is written.
 """
 
 from __future__ import annotations

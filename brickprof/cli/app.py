@@ -1,7 +1,7 @@
 """The command line: commands found by themselves, and the one place where errors become exit codes.
 
-Enters: arguments. Leaves: an exit code. A command is a module of this package with ``register(app)``; nothing
-heavy is imported before a command runs.
+Enters: arguments. Leaves: an exit code. A command is a module of this package with ``register(app)``;
+nothing heavy is imported before a command runs.
 """
 
 from __future__ import annotations

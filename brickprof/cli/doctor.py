@@ -1,7 +1,7 @@
 """``brickprof doctor``: what this machine has, and what will be captured on it.
 
-Enters: the environment. Leaves: findings about it, on stdout; 0 when training can be captured, else 1. torch is
-asked in a process of its own, with a time limit: a broken torch cannot break the answer.
+Enters: the environment. Leaves: findings about it, on stdout; 0 when training can be captured, else 1.
+torch is asked in a process of its own, with a time limit: a broken torch cannot break the answer.
 """
 
 from __future__ import annotations
@@ -74,9 +74,8 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 
 def examine() -> list[Check]:
     told = ask_torch()
-    return [
-        _python(), *_packages(), _torch(told), _gpu(told), _triton(told), _telemetry(), _disk(), _proc(), _plugins(),
-    ]  # fmt: skip
+    ours = [_python(), *_packages(), _torch(told), _gpu(told), _triton(told)]
+    return [*ours, _telemetry(), _disk(), _proc(), _plugins()]
 
 
 def ask_torch(seconds: float = _TORCH_SECONDS) -> dict[str, Any]:
@@ -106,8 +105,8 @@ def _version(package: str) -> str | None:
 def _python() -> Check:
     from brickprof import __version__
 
-    says = f"brickprof {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    return Check("python", "ok" if sys.version_info >= (3, 11) else "broken", says)
+    machine = f"{platform.system()} {platform.machine()}"
+    return Check("python", "ok", f"brickprof {__version__}, Python {platform.python_version()}, {machine}")
 
 
 def _packages() -> list[Check]:

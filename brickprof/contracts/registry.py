@@ -1,7 +1,7 @@
 """The contracts brickprof knows: the library's YAML files and third parties' folders.
 
-Enters: ``library/*.yaml``. Leaves: ``Contract`` by id. YAML is read defensively: a size cap, no aliases, no
-duplicate keys, no tags; every complaint names the file and the line.
+Enters: ``library/*.yaml``. Leaves: ``Contract`` by id. YAML is read defensively: a size cap, no
+aliases, no duplicate keys, no tags; every complaint names the file and the line.
 """
 
 from __future__ import annotations

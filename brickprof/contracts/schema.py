@@ -1,7 +1,8 @@
 """A contract as data, and the checks that make a YAML document one.
 
 Enters: a parsed YAML mapping (see ``brickprof.contracts.registry`` for the file). Leaves: a frozen
-``Contract``; anything unknown, of the wrong type or not finite is a ConfigurationError that names the place.
+``Contract``; anything unknown, of the wrong type or not finite is a ConfigurationError that names the
+place.
 """
 
 from __future__ import annotations

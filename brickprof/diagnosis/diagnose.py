@@ -1,7 +1,7 @@
 """One pass over a run: rules judge, causes are weighed, incidents become findings.
 
-Enters: a ``Run`` (or records fed one at a time, for a run that goes on). Leaves: a ``Diagnosis``, its findings in the
-order in which to fix them.
+Enters: a ``Run`` (or records fed one at a time, for a run that goes on). Leaves: a ``Diagnosis``, its
+findings in the order in which to fix them.
 """
 
 from __future__ import annotations

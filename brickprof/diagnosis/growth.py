@@ -12,8 +12,8 @@ from brickprof.diagnosis.timeline import Timeline
 
 GROWN = 100.0
 HUGE = 1e5
-BIG_UPDATE = 0.1
-SMALL_UPDATE = 0.01
+BIG_UPDATE = 0.5
+SMALL_UPDATE = 0.05
 _FLAT = 10.0
 
 
@@ -58,7 +58,7 @@ def norms(timeline: Timeline, step: int) -> Norms | None:
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """The largest update, as a share of the weights it changed, up to a step."""
+    """The size of updates as a share of the weights they changed, up to a step."""
 
     first_big: Point | None
     last: Point
@@ -66,7 +66,7 @@ class Updates:
 
 
 def updates(timeline: Timeline, step: int) -> Updates | None:
-    points = timeline.ratios.until(step)
+    points = timeline.moves.until(step)
     if not points:
         return None
     big = next((point for point in points if point.value >= BIG_UPDATE), None)

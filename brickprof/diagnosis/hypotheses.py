@@ -1,7 +1,8 @@
 """One possible root cause with what speaks for it and against it.
 
-Enters: facts, each with a weight and the records that show it. Leaves: a confidence that is computed, never
-claimed: evidence for, against the sum of evidence for, evidence against and evidence that is missing.
+Enters: facts, each with a weight and the records that show it. Leaves: a confidence that is computed,
+never claimed: evidence for, against the sum of evidence for, evidence against and evidence that is
+missing.
 """
 
 from __future__ import annotations

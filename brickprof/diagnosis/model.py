@@ -32,7 +32,8 @@ class Why:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "question": self.question, "finding": self.finding, "brick": self.brick, "evidence": list(self.evidence)
+            "question": self.question, "finding": self.finding, "brick": self.brick,
+            "evidence": list(self.evidence),
         }  # fmt: skip
 
     @classmethod

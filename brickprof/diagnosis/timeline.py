@@ -1,8 +1,8 @@
 """What a run's records say about the time before an incident, kept small.
 
-Enters: records, one at a time. Leaves: the series and counts that causes are decided from: norms, losses, learning
-rates, update sizes, the gradient profile over depth, what was clipped, scaled and looked at. Causal order inside
-a step is ``brickprof.rules.causality``'s.
+Enters: records, one at a time. Leaves: the series and counts that causes are decided from: norms,
+losses, learning rates, update sizes, the gradient profile over depth, what was clipped, scaled and
+looked at. Causal order inside a step is ``brickprof.rules.causality``'s.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from brickprof.rules.names import Names, number
 from brickprof.rules.sightings import USED
 
 _MOST_TENSORS = 20_000
+_MOST_STEPS = 4096
 
 
 @dataclass(slots=True)
@@ -29,6 +30,33 @@ class Level:
     brick: Brick
 
 
+class Moves:
+    """How far each sampled step moved all weights together.
+
+    Of the whole, not of the worst tensor: a bias that starts at zero is moved by all of its size at first.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[int, tuple[float, float, float, str]] = {}
+
+    def add(self, step: int, moved: float, size: float, evidence: str) -> None:
+        moved_, size_, largest, shown = self._steps.get(step, (0.0, 0.0, -1.0, ""))
+        if moved > largest:
+            largest, shown = moved, evidence
+        self._steps[step] = (moved_ + moved * moved, size_ + size * size, largest, shown)
+        if len(self._steps) > _MOST_STEPS:
+            for old in list(self._steps)[_MOST_STEPS // 8 : -_MOST_STEPS // 8 : 2]:
+                del self._steps[old]
+
+    def until(self, step: int) -> list[Point]:
+        """The size of the update over the size of the weights, in steps up to and with ``step``."""
+        return [
+            Point(at, math.sqrt(moved / size), shown)
+            for at, (moved, size, _, shown) in sorted(self._steps.items())
+            if at <= step and size > 0
+        ]
+
+
 class Timeline:
     def __init__(self) -> None:
         self.names = Names()
@@ -36,7 +64,7 @@ class Timeline:
         self.losses = Series()
         self.norms = Series()
         self.rates = Series()
-        self.ratios = Series()
+        self.moves = Moves()
         self.grads: dict[tuple[int, str], Level] = {}
         self.outputs: dict[Brick, Point] = {}
         self.dead: dict[Brick, Point] = {}
@@ -154,8 +182,8 @@ class Timeline:
             self.inputs_finite.add(Point(sample.step, 1.0, sample.id))
         elif sample.role == "weight" and finite and sample.nan == 0:
             self.weights_looked.raise_last(Point(sample.step, 1.0, sample.id))
-        if sample.ratio is not None and math.isfinite(sample.ratio):
-            self.ratios.raise_last(Point(sample.step, sample.ratio, sample.id, sample.tensor))
+        if sample.role == "update" and sample.ratio and sample.l2 and math.isfinite(sample.ratio + sample.l2):
+            self.moves.add(sample.step, sample.l2, sample.l2 / sample.ratio, sample.id)
 
     def _grad(self, sample: Sample, finite: bool) -> None:
         if sample.absmax is None or not finite or not math.isfinite(sample.absmax):

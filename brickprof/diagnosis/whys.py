@@ -1,7 +1,7 @@
 """The chain of whys: from what a person saw to what caused it, at most five.
 
-Enters: an incident and the hypothesis that won. Leaves: questions and answers, the symptom first, the root cause
-last, each with the records that show it.
+Enters: an incident and the hypothesis that won. Leaves: questions and answers, the symptom first, the
+root cause last, each with the records that show it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ def _seen(violation: Violation) -> Why:
         question = f"Why does {violation.details['tensor']} not learn?"
     elif violation.what in ("killed", "crashed-by-signal", "crashed", "out-of-memory"):
         question = "Why did the run end?"
-    text = violation.symptom
-    return Why(question, f"{text[:1].upper()}{text[1:]}.", violation.brick, violation.evidence)
+    return Why(question, wording.sentence(violation.symptom), violation.brick, violation.evidence)
 
 
 def _steps(violation: Violation, timeline: Timeline) -> list[Why]:
@@ -50,7 +49,7 @@ def _steps(violation: Violation, timeline: Timeline) -> list[Why]:
     if not back:
         text = wording.sighting(shown, timeline.names.show(shown.brick))
         evidence = (shown.evidence,) if shown.evidence else violation.evidence
-        finding = f"{text[:1].upper()}{text[1:]}, and nothing before it was seen to be."
+        finding = wording.sentence(f"{text}, and nothing before it was seen to be")
         whys.append(Why(_question(shown), finding, violation.brick, evidence))
     return whys
 
@@ -58,7 +57,7 @@ def _steps(violation: Violation, timeline: Timeline) -> list[Why]:
 def _answer(asked: Anomaly, anomaly: Anomaly, timeline: Timeline) -> Why:
     where = timeline.names.show(anomaly.brick)
     text = wording.sighting(anomaly, where)
-    return Why(_question(asked), f"{text[:1].upper()}{text[1:]}.", where, (anomaly.evidence,))
+    return Why(_question(asked), wording.sentence(text), where, (anomaly.evidence,))
 
 
 def _question(anomaly: Anomaly) -> str:

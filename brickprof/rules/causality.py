@@ -1,8 +1,8 @@
 """What comes before what inside a step.
 
-Enters: anything that went wrong, with its step, its stage and its brick. Leaves: a key to sort by, so that the
-first one is where it began. The order is causal, not the order of writing: a statistic copied from a device
-is written steps after the thing it speaks of.
+Enters: anything that went wrong, with its step, its stage and its brick. Leaves: a key to sort by, so
+that the first one is where it began. The order is causal, not the order of writing: a statistic copied
+from a device is written steps after the thing it speaks of.
 
     data < forward (by depth) < loss < backward (by reverse depth) < unscale < clip < optimizer < weights
 """

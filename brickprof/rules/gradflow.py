@@ -1,11 +1,13 @@
 """C-GRADFLOW-001: every parameter that is being trained gets a gradient.
 
-Enters: records, one at a time. Leaves: one result; the parameters of one model that never got a gradient are one
-violation, which names the block nearest the loss: the path ends there, and what lies below it follows.
+Enters: records, one at a time. Leaves: one result; the parameters of one model that never got a
+gradient are one violation, which names the block nearest the loss: the path ends there, and what lies
+below it follows.
 
-A parameter is judged over all steps in which it was looked at, and only by steps that prove something: three
-updates came before (a zero-initialised branch has opened), no loss of the step was exactly zero, its optimizer
-stepped, and other parameters of its model had a gradient. A block that did not run in a step proves nothing.
+A parameter is judged over all steps in which it was looked at, and only by steps that prove something:
+three updates came before (a zero-initialised branch has opened), no loss of the step was exactly zero,
+its optimizer stepped, and other parameters of its model had a gradient. A block that did not run in a
+step proves nothing.
 """
 
 from __future__ import annotations
@@ -88,17 +90,14 @@ class GradFlow:
     # -- taking in
 
     def _event(self, event: Event) -> None:
-        if event.kind == "loss":
+        if event.kind in ("loss", "optimizer", "grad"):
             self._trained = True
+        if event.kind == "loss":
             self._first_step.setdefault(event.rank, event.step)
             if number(event.fields.get("value")) == 0.0 and len(self._zero_losses) < _MOST_STEPS:
                 self._zero_losses.add((event.rank, event.step))
         elif event.kind == "optimizer":
-            self._trained = True
             self._update(event)
-        elif event.kind == "grad":
-            self._trained = True
-            self._grad(event)
         elif event.kind == "sampled" and "grad" in _list(event.fields.get("roles")):
             looks = self._looks.setdefault(event.rank, OrderedDict())
             if len(looks) < _MOST_STEPS:
@@ -118,33 +117,6 @@ class GradFlow:
                 updates += [event.step] * (self._updates_before - len(updates))
         if len(self._stepped) < _MOST_STEPS:
             self._stepped.setdefault((event.rank, event.step), set()).add(event.fields.get("optimizer"))
-
-    def _grad(self, event: Event) -> None:
-        """A cheap look at all gradients: which were zero, which were missing, and the norm of the rest."""
-        looked = self._looked_at(event)
-        if looked is None:
-            return
-        zero = {self._names.tensor(event.rank, n).key for n in _list(event.fields.get("zero"))}
-        none = {self._names.tensor(event.rank, n).key for n in _list(event.fields.get("missing"))}
-        for tensor in looked:
-            if tensor.key not in zero and tensor.key not in none:
-                self._flows(tensor.key, event.step, event.id)
-        for key in none | zero:
-            self._lacks(key, event.step, event.rank, event.id, none=key in none)
-
-    def _looked_at(self, event: Event) -> list[Tensor] | None:
-        """The tensors a ``grad`` event speaks of; None when it does not say which had no gradient."""
-        if "zero" not in event.fields and "missing" not in event.fields:
-            return None
-        if event.fields.get("nonfinite"):
-            return []
-        owner = event.fields.get("optimizer")
-        owned = self._names.owned_by(event.rank, owner) if owner is not None else None
-        return [
-            tensor
-            for tensor in self._names.tensors(event.rank)
-            if tensor.trainable and not tensor.alias and (owned is None or tensor.number in owned)
-        ]
 
     def _sample(self, sample: Sample) -> None:
         if sample.role not in _GRADS or sample.absmax is None:
@@ -203,7 +175,7 @@ class GradFlow:
         """In a step whose gradients were all sampled, a trainable parameter without a sample had none."""
         for rank, looks in self._looks.items():
             for tensor in self._names.tensors(rank):
-                if tensor.key in self._flowing or tensor.alias or not tensor.trainable or not tensor.sampled:
+                if tensor.key in self._flowing or not tensor.sampled or not self._names.trained(rank, tensor):
                     continue
                 for step, evidence in looks.items():
                     if self._owner_stepped(rank, step, tensor.number):
@@ -214,7 +186,7 @@ class GradFlow:
         for key, suspect in self._suspects.items():
             rank = next(iter(suspect.steps.values()))[0]
             tensor = self._find(key, rank)
-            if tensor is None or not tensor.trainable or tensor.alias:
+            if tensor is None or not self._names.trained(rank, tensor):
                 continue
             if not self._names.knows_owners(rank) or tensor.number in self._names.owned(rank):
                 yield tensor, suspect
@@ -273,9 +245,10 @@ class GradFlow:
         observed_steps = sorted(suspect.steps)
         evidence = tuple(suspect.steps[step][1] for step in proof[:4])
         symptom = (
-            f"{self._some(tensors)} never got a gradient in {wording.count(len(observed_steps), 'observed step')} "
+            f"no gradient reached {self._some(tensors)} "
+            f"in {wording.count(len(observed_steps), 'observed step')} "
             f"({observed_steps[0]:,} to {observed_steps[-1]:,}), "
-            f"while {wording.count(len(flowing), 'other parameter')} did"
+            f"while {wording.count(len(flowing), 'other parameter')} had one"
         )
         details = {
             "tensors": tuple(self._names.show_tensor(tensor) for tensor in tensors),

@@ -1,7 +1,8 @@
 """Numbers of a journal made into names again.
 
-Enters: ``brick``, ``tensor``, ``model`` and ``optimizer_created`` events, as they come. Leaves: the tensor, brick or
-owner behind a number or a name, per rank; display names are qualified once a run has a second model.
+Enters: ``brick``, ``tensor``, ``model`` and ``optimizer_created`` events, as they come. Leaves: the
+tensor, brick or owner behind a number or a name, per rank; display names are qualified once a run has a
+second model.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Names:
         self._tensors: dict[tuple[int, int], Tensor] = {}
         self._by_name: dict[tuple[int, str], Tensor] = {}
         self._owners: dict[tuple[int, Any], set[int]] = {}
+        self._frozen: set[tuple[int, int]] = set()
 
     def feed(self, event: Event) -> None:
         if event.kind == "brick":
@@ -91,9 +93,9 @@ class Names:
             return
         owned = self._owners.setdefault((event.rank, event.fields.get("optimizer")), set())
         for group in groups:
-            tensors = group.get("tensors") if isinstance(group, dict) else None
-            if isinstance(tensors, list):
-                owned.update(number for number in tensors if isinstance(number, int))
+            if isinstance(group, dict):
+                owned.update(_numbers(group.get("tensors")))
+                self._frozen.update((event.rank, number) for number in _numbers(group.get("frozen")))
 
     def brick(self, rank: int, reference: Any) -> Brick | None:
         if isinstance(reference, Brick):
@@ -103,7 +105,7 @@ class Names:
         return self._bricks.get((rank, whole(reference, -1)))
 
     def tensor(self, rank: int, reference: Any) -> Tensor:
-        """The tensor that a number or a name stands for; one made up when the journal lost its introduction."""
+        """The tensor behind a number or a name; one made up when the journal lost its introduction."""
         known = (
             self._by_name.get((rank, reference))
             if isinstance(reference, str)
@@ -130,6 +132,10 @@ class Names:
         """Every tensor of ``rank`` that some optimizer owns."""
         return set().union(*(owned for (of, _), owned in self._owners.items() if of == rank))
 
+    def trained(self, rank: int, tensor: Tensor) -> bool:
+        """Whether ``tensor`` wants a gradient: introduced so, and not frozen when updates began."""
+        return tensor.trainable and not tensor.alias and (rank, tensor.number) not in self._frozen
+
     def optimizers(self, rank: int) -> int:
         return sum(1 for (of, _), owned in self._owners.items() if of == rank and owned)
 
@@ -144,6 +150,10 @@ class Names:
     def show_tensor(self, tensor: Tensor) -> str:
         qualified = len(self.models - {""}) > 1 and tensor.model
         return f"{tensor.model}.{tensor.name}" if qualified else tensor.name
+
+
+def _numbers(value: Any) -> list[int]:
+    return [item for item in value if isinstance(item, int)] if isinstance(value, list) else []
 
 
 def whole(value: Any, otherwise: int = 0) -> int:

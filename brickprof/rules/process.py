@@ -1,9 +1,10 @@
 """How the process came to its end: killed, crashed, hung, or by its own decision.
 
-Enters: the events of the launch (``process.jsonl``, rank -1) and the exception events of every rank. Leaves: at
-most one violation for each way in which a process ended that its author did not choose.
+Enters: the events of the launch (``process.jsonl``, rank -1) and the exception events of every rank.
+Leaves: at most one violation for each way in which a process ended that its author did not choose.
 
-No contract of the catalogue speaks of this, so the result carries no id and is not listed among the contracts.
+No contract of the catalogue speaks of this, so the result carries no id and is not listed among the
+contracts.
 """
 
 from __future__ import annotations
@@ -91,10 +92,8 @@ class Process:
         self._beat = _last_beat(run)
         violations = [*self._ended(), *self._hung()]
         errors = any(violation.severity is Severity.ERROR for violation in violations)
-        if errors:
-            verdict = Verdict.FAIL
-        else:
-            verdict = Verdict.PASS if self._exits else Verdict.NOT_EVALUATED
+        ended = Verdict.PASS if self._exits else Verdict.NOT_EVALUATED
+        verdict = Verdict.FAIL if errors else ended
         why = violations[0].symptom if violations else ""
         return ContractResult(self.contract, verdict, why, "", why, tuple(violations))
 

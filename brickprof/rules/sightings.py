@@ -1,7 +1,8 @@
 """Values that are not finite, as records tell of them.
 
-Enters: one record at a time, with the names learned so far. Leaves: an ``Anomaly`` for each thing in it that is
-not finite. Nothing is judged here: whether a sighting is damage depends on what happened to it afterwards.
+Enters: one record at a time, with the names learned so far. Leaves: an ``Anomaly`` for each thing in it
+that is not finite. Nothing is judged here: whether a sighting is damage depends on what happened to it
+afterwards.
 """
 
 from __future__ import annotations

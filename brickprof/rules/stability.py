@@ -3,9 +3,9 @@
 Enters: records, one at a time, in about the order of writing. Leaves: one result; a broken run gives one
 violation that names the first brick and step in causal order and carries all that follows from it.
 
-What is healthy although something in it is not finite: a step that the loss scaler skipped; a gradient that was
-repaired or never applied; a line search that tried a bad point; infinities in a block's output (attention masks)
-while everything downstream stays finite.
+What is healthy although something in it is not finite: a step that the loss scaler skipped; a gradient
+that was repaired or never applied; a line search that tried a bad point; infinities in a block's output
+(attention masks) while everything downstream stays finite.
 """
 
 from __future__ import annotations
@@ -205,7 +205,10 @@ class Stability:
     @staticmethod
     def _left_no_trace(grad: Anomaly, rank: _Rank) -> bool:
         """Its weights were seen to be finite after that step, and training went on: repaired, or not used."""
-        after = rank.finite_weights.get(_key(grad), -1)
+        if grad.tensor:
+            after = rank.finite_weights.get(_key(grad), -1)
+        else:
+            after = max(rank.finite_weights.values(), default=-1)
         return after >= grad.step and rank.last_finite_loss > grad.step
 
     @staticmethod
@@ -322,8 +325,8 @@ class Stability:
     def _passing(self, anomaly: Anomaly, rank: _Rank) -> Violation:
         symptom = wording.symptom(anomaly, 1, True, self._names) + "; nothing of it was applied"
         return Violation(
-            CONTRACT, "nonfinite", Severity.WARNING, symptom, anomaly.step, anomaly.step, self._where(anomaly),
-            "block", anomaly.rank, (anomaly.evidence,),
+            CONTRACT, "nonfinite", Severity.WARNING, symptom, anomaly.step, anomaly.step,
+            self._where(anomaly), "block", anomaly.rank, (anomaly.evidence,),
             {"origin": anomaly, "chain": [anomaly], "bracket": "", "recovered": True, "shown": anomaly},
         )  # fmt: skip
 

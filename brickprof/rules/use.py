@@ -1,7 +1,7 @@
 """Which blocks took part in which steps.
 
-Enters: forward spans. Leaves: whether a block ran in every step whose times were taken, in some, or in none: a
-block that a random depth skipped, or an expert nobody chose, has no gradient and is no fault.
+Enters: forward spans. Leaves: whether a block ran in every step whose times were taken, in some, or in
+none: a block that a random depth skipped, or an expert nobody chose, has no gradient and is no fault.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Use:
         self._steps: dict[str, set[int]] = {}
 
     def feed(self, span: Span) -> None:
-        # A block under no_grad runs in the phase "eval"; the model itself is timed also where its blocks are not.
+        # Under no_grad a block runs in the phase "eval"; the model is timed also where its blocks are not.
         if span.phase not in ("forward", "recompute", "eval") or span.brick.kind != "block":
             return
         steps = self._steps.setdefault(span.brick.model, set())

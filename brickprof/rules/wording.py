@@ -48,7 +48,8 @@ def sighting(anomaly: Anomaly, where: str) -> str:
     if anomaly.stage is Stage.DATA:
         return f"the batch of {step} holds {share(anomaly, 'value')} that {verb(anomaly)} {what}"
     if anomaly.stage is Stage.FORWARD:
-        return f"{share(anomaly, 'value')} of the output of {where or 'a block'} {verb(anomaly)} {what} in {step}"
+        output = f"the output of {where or 'a block'}"
+        return f"{share(anomaly, 'value')} of {output} {verb(anomaly)} {what} in {step}"
     if anomaly.stage is Stage.CLIP:
         return f"the gradient norm measured by clipping is {what} in {step}"
     if anomaly.stage is Stage.WEIGHTS:
@@ -65,6 +66,10 @@ def _owner(anomaly: Anomaly, where: str) -> str:
     model = anomaly.brick.model if anomaly.brick else ""
     qualified = anomaly.tensor and model and f"{where}.".startswith(f"{model}.")
     return f"{model}.{anomaly.tensor}" if qualified else anomaly.tensor or where or "a parameter"
+
+
+def sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def size(number: float) -> str:

@@ -1,7 +1,7 @@
 """Why parameters get no gradient.
 
-Enters: an incident of C-GRADFLOW-001 and the timeline. Leaves: no-gradient-path or dead-activations, and what
-speaks against frozen parameters and a missing owner.
+Enters: an incident of C-GRADFLOW-001 and the timeline. Leaves: no-gradient-path or dead-activations,
+and what speaks against frozen parameters and a missing owner.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def _no_path(violation: Violation) -> Hypothesis:
     cause.whys.append(
         Why(
             "Where does the path end?",
-            f"At {violation.brick}: it is the block nearest the loss that gets nothing; the loss does not depend "
-            "on it through autograd (detach, .data, no_grad, or a custom backward that leaves a term out).",
+            f"At {violation.brick}, the block nearest the loss that gets nothing: the loss does not depend on it "
+            "through autograd (detach, .data, no_grad, or a custom backward that leaves a term out).",
             violation.brick,
             violation.evidence,
         )

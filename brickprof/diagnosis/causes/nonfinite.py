@@ -14,6 +14,7 @@ from brickprof.diagnosis import growth
 from brickprof.diagnosis.hypotheses import Hypothesis
 from brickprof.diagnosis.model import Why
 from brickprof.diagnosis.timeline import Timeline
+from brickprof.rules import wording
 from brickprof.rules.causality import Anomaly, Stage
 
 _FP16_MAX = 65504.0
@@ -81,15 +82,15 @@ def _fp16(origin: Anomaly, violation: Violation, timeline: Timeline) -> Hypothes
     cause.next_experiment = "Run the same steps with dtype=torch.bfloat16: an overflow of float16 goes away."
     dtype = str(origin.details.get("dtype") or "")
     if dtype == "float16" and origin.stage in _COMPUTED:
-        what = "is in float16, which ends at 65,504"
-        cause.supports(f"{violation.brick} {what}", 3 if origin.inf else 2, origin.evidence)
+        what = f"{_thing(origin, violation)} is in float16, which ends at 65,504"
+        cause.supports(what, 3 if origin.inf else 2, origin.evidence)
         near = timeline.outputs.get(origin.brick) if origin.brick is not None else None
         if near is not None and near.value > _FP16_MAX / 8:
             text = f"its output had reached {near.value:,.0f} in step {near.step:,}"
             cause.supports(text, 1, near.evidence)
-        cause.whys.append(Why("Why there?", f"{violation.brick} {what}.", violation.brick, cause.evidence))
+        cause.whys.append(Why("Why there?", wording.sentence(what), violation.brick, cause.evidence))
     elif dtype and origin.stage is not Stage.LOSS:
-        cause.contradicts(f"{violation.brick or 'it'} is in {dtype}", 3, origin.evidence)
+        cause.contradicts(f"{_thing(origin, violation)} is in {dtype}", 3, origin.evidence)
     elif not timeline.scaler_seen and "float16" not in timeline.dtypes | timeline.narrow_outputs:
         cause.contradicts("no tensor in float16 and no loss scaler in this run", 2)
     else:
@@ -108,12 +109,10 @@ def _learning_rate(origin: Anomaly, before: int, timeline: Timeline) -> Hypothes
         cause.lacks("update sizes before the incident (level standard samples them)")
     elif updates.first_big is not None:
         big = updates.first_big
-        text = (
-            f"the update of step {big.step:,} changed {big.name or 'a tensor'} by {big.value:.2g} of its size"
-        )
+        text = f"the update of step {big.step:,} changed the weights by {big.value:.2g} of their size"
         cause.supports(text, 3, big.evidence)
         cause.whys.append(
-            Why("Why did it run away?", f"{_sentence(text)} 1e-3 is usual.", "", (big.evidence,))
+            Why("Why did it run away?", f"{wording.sentence(text)} 1e-3 is usual.", "", (big.evidence,))
         )
         if norms is not None and norms.first.value >= growth.HUGE:
             text = f"gradients were already {norms.first.value:.2g} in step {norms.first.step:,}"
@@ -135,7 +134,7 @@ def _learning_rate(origin: Anomaly, before: int, timeline: Timeline) -> Hypothes
 
 def _exploding(origin: Anomaly, before: int, timeline: Timeline) -> Hypothesis:
     cause = Hypothesis("exploding-gradients")
-    cause.action = "Clip the gradient norm between backward and step, and scale the initialisation or residual branches by depth."
+    cause.action = "Clip the gradient norm between backward and step; scale initialisation or residual branches by depth."
     cause.next_experiment = (
         "Run with clip_grad_norm_(model.parameters(), 1.0): the norm before clipping shows the growth."
     )
@@ -143,9 +142,10 @@ def _exploding(origin: Anomaly, before: int, timeline: Timeline) -> Hypothesis:
     if norms is None:
         cause.lacks("gradient norms before the incident")
     elif norms.grew or norms.peak.value >= growth.HUGE:
-        text = f"the gradient norm went from {norms.typical:.3g} to {norms.peak.value:.3g} by step {norms.peak.step:,}"
+        peak = norms.peak
+        text = f"the gradient norm went from {norms.typical:.3g} to {peak.value:.3g} by step {peak.step:,}"
         cause.supports(text, 1.5 + 0.5 * min(norms.gradual, 4), norms.first.evidence, norms.peak.evidence)
-        cause.whys.append(Why("Why did it overflow?", _sentence(text), "", cause.evidence))
+        cause.whys.append(Why("Why did it overflow?", wording.sentence(text), "", cause.evidence))
         _updates_came_first(cause, norms, before, timeline)
     elif norms.flat:
         text = f"the gradient norm stayed near {norms.typical:.3g} until step {norms.last.step:,}"
@@ -153,11 +153,14 @@ def _exploding(origin: Anomaly, before: int, timeline: Timeline) -> Hypothesis:
     if profile is not None and profile.per_block >= 2 and cause.support:
         text = (
             f"gradients grow {profile.per_block:.1f}x per block, "
-            f"from {profile.low.value:.2g} ({profile.low.name}) to {profile.high.value:.2g} ({profile.high.name})"
+            f"from {profile.low.value:.2g} ({profile.low.name}) "
+            f"to {profile.high.value:.2g} ({profile.high.name})"
         )
         cause.supports(text, 1.5, profile.low.evidence, profile.high.evidence)
         evidence = (profile.low.evidence, profile.high.evidence)
-        cause.whys.append(Why("Why are they that large?", _sentence(text), profile.high.name, evidence))
+        cause.whys.append(
+            Why("Why are they that large?", wording.sentence(text), profile.high.name, evidence)
+        )
     if origin.stage is Stage.DATA:
         cause.contradicts("it began in the data", 2, origin.evidence)
     return cause
@@ -196,7 +199,7 @@ def _not_clipped(origin: Anomaly, before: int, timeline: Timeline) -> Hypothesis
         updates = max(timeline.updates, 1)
         text = f"in {updates:,} updates nothing clipped between backward and step"
         cause.supports(text, 1, norms.peak.evidence)
-        cause.whys.append(Why("Why was it not clipped?", _sentence(text), "", (norms.peak.evidence,)))
+        cause.whys.append(Why("Why was it not clipped?", wording.sentence(text), "", (norms.peak.evidence,)))
         _updates_came_first(cause, norms, before, timeline)
     elif not norms.grew:
         text = f"there was nothing to clip: the norm was {norms.last.value:.3g} in step {norms.last.step:,}"
@@ -228,7 +231,7 @@ def _invalid_op(origin: Anomaly, violation: Violation, before: int, timeline: Ti
     if cause.support:
         evidence = cause.evidence
         finding = " and ".join(fact.text for fact in cause.support)
-        cause.whys.append(Why("Why there?", _sentence(finding), violation.brick, evidence))
+        cause.whys.append(Why("Why there?", wording.sentence(finding), violation.brick, evidence))
     norms, updates = growth.norms(timeline, before), growth.updates(timeline, before)
     if norms is not None and (norms.grew or norms.peak.value >= growth.HUGE):
         cause.contradicts(
@@ -262,7 +265,9 @@ def _operation(origin: Anomaly) -> str:
 
 def _loss_scale(violation: Violation, timeline: Timeline) -> Hypothesis:
     cause = Hypothesis("loss-scale-misused")
-    cause.action = "scaler.scale(loss).backward(); scaler.unscale_(optimizer); clip; scaler.step(optimizer); scaler.update()"
+    cause.action = (
+        "In this order: scale(loss).backward(), unscale_(optimizer), clip, scaler.step(optimizer), update()."
+    )
     cause.next_experiment = "Run without the scaler in bfloat16 or float32: the incident should be gone."
     scaled = next(iter(timeline.scaled_losses), None)
     if violation.details.get("skipped_in_a_row"):
@@ -285,9 +290,10 @@ def _loss_scale(violation: Violation, timeline: Timeline) -> Hypothesis:
             cause.contradicts("updates went through the scaler", 2, timeline.scaler_seen)
     if cause.support:
         finding = " and ".join(fact.text for fact in cause.support)
-        cause.whys.append(Why("Why did they overflow?", _sentence(finding), "", cause.evidence))
+        cause.whys.append(Why("Why did they overflow?", wording.sentence(finding), "", cause.evidence))
     return cause
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."
+def _thing(origin: Anomaly, violation: Violation) -> str:
+    what = {Stage.FORWARD: "output", Stage.WEIGHTS: "weight"}.get(origin.stage, "gradient")
+    return f"the {what} of {violation.brick}"

@@ -1,7 +1,7 @@
 """Why a process ended.
 
-Enters: an incident of the process rule. Leaves: out-of-memory, killed, crashed-by-signal, hung, crashed, interrupted
-or exited, with memory growth as evidence where it was recorded.
+Enters: an incident of the process rule. Leaves: out-of-memory, killed, crashed-by-signal, hung,
+crashed, interrupted or exited, with memory growth as evidence where it was recorded.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from brickprof.diagnosis.timeline import Timeline
 
 _GROWN = 1.3
 _ACTIONS = {
-    "out-of-memory": "Use a smaller batch or sequence, or checkpoint activations; keep loss.item(), not loss.",
+    "out-of-memory": "Use a smaller batch or sequence, checkpoint activations; keep loss.item(), not loss.",
     "killed": "Ask who sent it: a scheduler's limit, the kernel's out-of-memory killer, or a person.",
-    "crashed-by-signal": "Native code failed. Run again with PYTHONFAULTHANDLER=1 and CUDA_LAUNCH_BLOCKING=1.",
+    "crashed-by-signal": "Native code failed: run again with CUDA_LAUNCH_BLOCKING=1 and look at the stacks.",
     "hung": "Look at the stacks in the run's folder: they show where every thread stood.",
     "crashed": "Fix the exception above; the traceback is in the script's own output.",
 }  # fmt: skip
