@@ -73,6 +73,19 @@ def test_each_span_arrives_once_with_its_parent(folder):
     assert len(exporter.get_finished_spans()) == 71
 
 
+def test_many_steps_in_one_poll_keep_their_parents(folder):
+    exporter = InMemorySpanExporter()
+    live = LiveExporter(folder, exporter=exporter)
+    writer = Writer(folder)
+    for step in range(60):
+        writer.spans(one_step(step))
+    live.poll()
+    live.close()
+    everyone = {span.context.span_id: span for span in exporter.get_finished_spans()}
+    above = Counter((span.name, everyone[span.parent.span_id].name) for span in everyone.values() if span.parent)
+    assert above["blocks.0", "forward"] == above["forward", "step"] == above["step", "run"] == 60
+
+
 def test_live_and_afterwards_are_the_same_trace(folder):
     live_exporter, later_exporter = InMemorySpanExporter(), InMemorySpanExporter()
     live = LiveExporter(folder, exporter=live_exporter)

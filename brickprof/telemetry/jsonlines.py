@@ -2,7 +2,7 @@
 
 Enters: batches of spans. Leaves: lines in OTLP's JSON encoding, which collectors read from files: protobuf's
 own JSON, but with ids in hexadecimal and enums as numbers. It is written out here because going through
-protobuf's messages takes ten times as long.
+protobuf's messages takes several times as long.
 """
 
 from __future__ import annotations

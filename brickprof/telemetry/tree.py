@@ -111,7 +111,7 @@ class Tree:
         spans = rank.open.pop(step, [])
         rank.exported.setdefault(step, set()).update(span.id for span in spans)
         rank.wholes.update((step, span.id) for span in spans if span.phase == "step")
-        for old in [old for old in rank.exported if old < rank.newest - _REMEMBERED]:
+        for old in [old for old in rank.exported if old < step - _REMEMBERED]:
             del rank.exported[old]
             rank.wholes.pop(old, None)
         placed = self._placed(rank.marks.pop(step, []), spans, rank)
@@ -266,6 +266,6 @@ def _title(span: Span, name: str) -> str:
     """A short name that is the same in every step, so that backends can group by it."""
     if span.phase == "step" or (span.phase == "forward" and span.brick.path):
         return name
-    if not span.brick.path or name == span.phase:
+    if span.phase in (name, "forward"):
         return span.phase
     return f"{name} {span.phase}"
