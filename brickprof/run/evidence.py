@@ -22,7 +22,7 @@ from brickprof.text import clean
 
 SHORT = {"g": "grad", "gl": "grad_local", "w": "weight", "u": "update", "a": "activation", "i": "input"}
 
-_BY_NUMBER = re.compile(r"(event|span):(\d+)@(-?\d+)")
+_BY_NUMBER = re.compile(r"(event|span):(\d+)(?:@(-?\d+))?")
 _BY_STEP = re.compile(r"(\w+):(-?\d+)(?:-(\d+))?(?::(.*?))?(?:@(-?\d+))?", re.DOTALL)
 _FORMS = "event:17@0, span:120@0, grad:212:embed.weight@0, g:212, w:212:embed, loss:213"
 
@@ -43,7 +43,7 @@ def find(parts: Iterable[Part], identity: str, *, qualified: bool) -> list[Recor
     """The records that ``identity`` names, ordered by rank and time; none when nothing is there."""
     text = identity.strip()
     if match := _BY_NUMBER.fullmatch(text):
-        chosen = [part for part in parts if part.rank == int(match[3])]
+        chosen = [part for part in parts if match[3] is None or part.rank == int(match[3])]
         return [record for part in chosen for record in _by_number(part, match[1], int(match[2]))]
     match = _BY_STEP.fullmatch(text)
     if not match:
