@@ -3,6 +3,7 @@
 Enters: examples/*.py, unmodified. What the script printed about itself is what brickprof is held against.
 """
 
+import functools
 import json
 import os
 import re
@@ -41,10 +42,13 @@ class Outcome:
     folder: Path
 
 
+Watched = Callable[..., Outcome]
+
+
 def execute(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *command],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         cwd=cwd, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
 
@@ -58,14 +62,25 @@ def watch(example: str, cwd: Path, *options: str) -> Outcome:
     return Outcome(done.returncode, done.stdout, diagnosis, folders[0])
 
 
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
+    """Runs an example under brickprof, once for each set of options that the tests here ask for."""
+
+    @functools.cache
+    def once(example: str, *options: str) -> Outcome:
+        return watch(example, tmp_path_factory.mktemp(example), *options)
+
+    return once
+
+
 def complaints(diagnosis: dict) -> list[dict]:
     return [finding for finding in diagnosis["findings"] if finding["severity"] in ("error", "warning")]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", WATCHED_FROM_OUTSIDE)
-def test_a_healthy_example_passes_without_a_finding(example, tmp_path):
-    outcome = watch(example, tmp_path)
+def test_a_healthy_example_passes_without_a_finding(example, watched):
+    outcome = watched(example)
     assert outcome.code == 0
     assert complaints(outcome.diagnosis) == []
     assert outcome.diagnosis["verdict"] == "PASS"
@@ -105,10 +120,10 @@ def only_loss(losses: list[float]) -> float:
     ],
 )
 def test_the_losses_are_the_ones_the_script_printed(
-    example: str, pattern: str, of_a_step: Callable[[list[float]], float], tmp_path: Path
+    example: str, pattern: str, of_a_step: Callable[[list[float]], float], watched: Watched
 ):
     """With room for it in the budget, every loss is there, under the script's own step number."""
-    outcome = watch(example, tmp_path, "--overhead", "100%")
+    outcome = watched(example, "--overhead", "100%")
     printed = printed_losses(outcome.printed, pattern)
     assert len(printed) >= 8
     by_step = brickprof.load(outcome.folder).loss.groupby("step").value.apply(list)
@@ -117,8 +132,8 @@ def test_the_losses_are_the_ones_the_script_printed(
 
 
 @pytest.mark.slow
-def test_the_scaler_of_the_amp_example_skips_and_that_is_no_fault(tmp_path):
-    outcome = watch("amp", tmp_path, "--overhead", "100%")
+def test_the_scaler_of_the_amp_example_skips_and_that_is_no_fault(watched):
+    outcome = watched("amp", "--overhead", "100%")
     events = brickprof.load(outcome.folder).events
     skipped = sum(bool(fields.get("skipped")) for fields in events[events.kind == "scaler"].fields)
     assert skipped == int(re.findall(r"skipped (\d+)", outcome.printed)[-1]) > 0
@@ -126,16 +141,16 @@ def test_the_scaler_of_the_amp_example_skips_and_that_is_no_fault(tmp_path):
 
 
 @pytest.mark.slow
-def test_each_rank_of_the_ddp_example_has_its_folder(tmp_path):
-    outcome = watch("ddp", tmp_path)
+def test_each_rank_of_the_ddp_example_has_its_folder(watched):
+    outcome = watched("ddp")
     run = brickprof.load(outcome.folder)
     assert sorted(folder.name for folder in outcome.folder.glob("rank*")) == ["rank00000", "rank00001"]
     assert set(run.loss["rank"]) == {0, 1}
 
 
 @pytest.mark.slow
-def test_the_broken_example_fails_where_its_own_output_says(tmp_path):
-    outcome = watch("broken_gpt", tmp_path)
+def test_the_broken_example_fails_where_its_own_output_says(watched):
+    outcome = watched("broken_gpt")
     lines = re.findall(r"step\s+(\d+)\s+loss (\S+)\s+steepest (\S+)", outcome.printed)
     first = next(int(step) for step, *values in lines if {"nan", "inf"} & set(values))
 

@@ -23,8 +23,8 @@ MEGABYTE = 2**20
 def train(*command: str, steps: int, cwd: Path) -> dict:
     done = subprocess.run(
         [sys.executable, *command, SCRIPT, str(steps)],
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=cwd, capture_output=True, text=True, timeout=300,
-        check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        cwd=cwd, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[0])

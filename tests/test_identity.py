@@ -29,7 +29,7 @@ def hashes(*command: str, modes: tuple[str, ...], cache: Path) -> dict[str, str]
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "TORCHINDUCTOR_CACHE_DIR": str(cache),
-        "OMP_NUM_THREADS": "2",
+        "OMP_NUM_THREADS": "1",
     }
     done = subprocess.run(
         [sys.executable, *command, *modes],

@@ -15,8 +15,8 @@ BENCHMARKS = ROOT / "benchmarks"
 def run(script: str, *arguments: str, cwd: Path) -> str:
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / script), *arguments],
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=cwd, capture_output=True, text=True, timeout=240,
-        check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        cwd=cwd, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout

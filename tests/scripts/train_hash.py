@@ -241,6 +241,7 @@ MODES = {
 
 
 def seed(offset=0):
+    torch.set_num_threads(1)
     random.seed(1 + offset)
     np.random.seed(2 + offset)
     torch.manual_seed(3 + offset)
@@ -292,7 +293,6 @@ def fingerprint(models, optimizers, losses):
 def rank_of_two(rank):
     os.environ["RANK"] = str(rank)
     dist.init_process_group("gloo", rank=rank, world_size=2)
-    torch.set_num_threads(1)
     seed(rank)
     wrapped = nn.parallel.DistributedDataParallel(GPT())
     print(f"hash ddp.{rank} {fingerprint(*fit_gpt(wrapped))}", flush=True)
