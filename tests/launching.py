@@ -1,7 +1,6 @@
 """Real runs for tests: starts ``brickprof run`` and reads what it recorded."""
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -12,24 +11,30 @@ import pexpect
 
 from brickprof.journal import read_events
 
-COMMAND = shlex.split(os.environ.get("BP_COMMAND", "")) or [sys.executable, "-m", "brickprof"]
+COMMAND = [sys.executable, "-m", "brickprof"]
 
 
 def environment(**changes):
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("BRICKPROF", "TORCHELASTIC", "OTEL")) and name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-    }
-    return {**kept, **changes}
+    ours = ("BRICKPROF", "TORCHELASTIC", "OTEL", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | changes
 
 
 def run(arguments, cwd, *, timeout=60, **changes):
     """``brickprof run ARGUMENTS`` to its end."""
+    return finished([*COMMAND, "run", *arguments], cwd, timeout=timeout, **changes)
+
+
+def finished(command, cwd, *, text=True, timeout=60, **changes):
+    """Any command to its end."""
     return subprocess.run(
-        [*COMMAND, "run", *arguments], cwd=cwd, env=environment(**changes), capture_output=True, text=True,
+        command,
+        cwd=cwd,
+        env=environment(**changes),
+        capture_output=True,
+        text=text,
         timeout=timeout,
-    )  # fmt: skip
+        check=False,
+    )
 
 
 def start(arguments, cwd, **changes):
@@ -82,9 +87,13 @@ def until(condition, seconds=10.0):
 
 def alive(pid):
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return state(pid) not in "ZX"
     except OSError:
         return False
+
+
+def state(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def script_pid(folder):

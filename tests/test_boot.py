@@ -39,11 +39,15 @@ SCRIPTS = {
     "import error": "import no_such_module_anywhere",
     "no torch": "import sys\nsys.modules['torch'] = None\nimport torch\n",
     "recursion": "def f():\n    f()\nf()\n",
-    "excepthook": "import sys\nsys.excepthook = lambda *a: print('mine', a[0], a[2].tb_frame.f_code.co_name)\n1/0\n",
+    "excepthook": "import sys\nsys.excepthook = lambda *a: print('mine', a[0], a[2].tb_lineno)\n1/0\n",
     "bad excepthook": "import sys\ndef hook(*a): raise OSError('in hook')\nsys.excepthook = hook\n1/0\n",
     "at exit": "import atexit\natexit.register(lambda: print('bye'))\nraise SystemExit(4)\n",
-    "thread": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(.1), print('late'))).start()\n1/0\n",
-    "thread error": "import threading\nt = threading.Thread(target=lambda: 1/0, name='T'); t.start(); t.join()\n",
+    "thread": (
+        "import threading, time\n"
+        "threading.Thread(target=lambda: (time.sleep(.1), print('late'))).start()\n"
+        "1/0\n"
+    ),
+    "thread error": "import threading as t\nx = t.Thread(target=lambda: 1/0); x.start(); x.join()\n",
     "unraisable": "class A:\n    def __del__(self): 1/0\na = A()\ndel a\n",
     "main module": (
         "import sys, json\n"
@@ -62,7 +66,11 @@ SCRIPTS = {
     ),
     "first file": "print(open(__file__).fileno())",
     "warning": "import warnings\nwarnings.warn('careful', DeprecationWarning)\n",
-    "exec": "import os, sys\nif len(sys.argv) < 4: os.execv(sys.executable, [sys.executable, *sys.argv, 'x'])\nprint(sys.argv)",
+    "exec": (
+        "import os, sys\n"
+        "if len(sys.argv) < 4: os.execv(sys.executable, [sys.executable, *sys.argv, 'x'])\n"
+        "print(sys.argv)\n"
+    ),
     "fork": (
         "import os, sys\n"
         "pid = os.fork()\n"
@@ -96,14 +104,24 @@ def recorded(tmp_path):
     return bare, variables(bare, Place(run, "abcd"), Settings())
 
 
+def started(arguments, environment, cwd=None, **options):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
 def both(recorded, arguments, cwd, **options):
     """The same command, plain and recorded."""
     bare, ours = recorded
     results = []
     for environment in (bare, ours):
-        done = subprocess.run(
-            [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, timeout=60, **options
-        )
+        done = started(arguments, environment, cwd, **options)
         results.append((done.returncode, done.stdout, re.sub(rb"0x[0-9a-f]+", b"0x", done.stderr)))
     return results
 
@@ -190,21 +208,21 @@ def test_a_recording_that_cannot_start_is_silent(recorded, tmp_path):
     hiding.mkdir(parents=True)
     (hiding / "__init__.py").write_text("1 / 0")
     ours["PYTHONPATH"] = f"{copy}:{hiding.parent}"
-    done = subprocess.run([sys.executable, "-c", "print(1)"], env=ours, capture_output=True, timeout=60)
+    done = started(["-c", "print(1)"], ours)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"1\n", b"")
 
 
 def test_a_process_that_never_trains_leaves_nothing(recorded, tmp_path):
-    bare, ours = recorded
+    _, ours = recorded
     for main in ("1", ""):
         ours[boot.MAIN_VARIABLE] = main
-        subprocess.run([sys.executable, "-c", "print(1)"], env=ours, check=True, timeout=60)
+        assert started(["-c", "print(1)"], ours).returncode == 0
     assert os.listdir(tmp_path / "run") == []
 
 
 def test_the_exception_is_journaled_without_torch(recorded, tmp_path):
     _, ours = recorded
-    subprocess.run([sys.executable, "-c", "1/0"], env=ours, capture_output=True, timeout=60)
+    started(["-c", "1/0"], ours)
     events, _ = read_events(tmp_path / "run" / "process.jsonl")
     assert [(event.kind, event.fields["type"]) for event in events] == [("exception", "ZeroDivisionError")]
 
@@ -212,7 +230,7 @@ def test_the_exception_is_journaled_without_torch(recorded, tmp_path):
 def test_a_crash_leaves_its_stacks_in_the_run(recorded, tmp_path):
     _, ours = recorded
     code = "def dying():\n    import os; os.abort()\ndying()"
-    done = subprocess.run([sys.executable, "-c", code], env=ours, capture_output=True, timeout=60)
+    done = started(["-c", code], ours)
     assert (done.returncode, done.stderr) == (-6, b"")
     (stacks,) = (tmp_path / "run").glob("stacks-*.txt")
     assert "Fatal Python error: Aborted" in stacks.read_text()
@@ -220,9 +238,12 @@ def test_a_crash_leaves_its_stacks_in_the_run(recorded, tmp_path):
 
 
 def test_a_user_of_faulthandler_gets_his_way(recorded, tmp_path):
-    for arguments in (["-X", "faulthandler"], ["-c", "import faulthandler as f; f.enable(); import os; os.abort()"]):
-        full = arguments if "-c" in arguments else [*arguments, "-c", "import os; os.abort()"]
-        (_, _, plain), (_, _, watched) = both(recorded, full, tmp_path)
+    abort = "import os, faulthandler; os.abort()"
+    for arguments in (
+        ["-X", "faulthandler", "-c", abort],
+        ["-c", abort.replace("; ", "; faulthandler.enable(); ")],
+    ):
+        (_, _, plain), (_, _, watched) = both(recorded, arguments, tmp_path)
         assert b"Fatal Python error: Aborted" in plain
         assert b"Fatal Python error: Aborted" in watched
 
@@ -233,7 +254,7 @@ def test_torch_is_what_arms(recorded, tmp_path):
     (tmp_path / "torch.py").write_text("__version__ = '0'\n")
     code = "import sys; before = 'brickprof.capture.arm' in sys.modules\n"
     code += "import torch; print(before, 'brickprof.capture.arm' in sys.modules, torch.__version__)"
-    done = subprocess.run([sys.executable, "-c", code], env=ours, cwd=tmp_path, capture_output=True, timeout=60)
+    done = started(["-c", code], ours, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"False True 0\n", b"")
 
 
@@ -244,7 +265,8 @@ def test_only_the_first_process_is_the_main_one(recorded, tmp_path):
         "from brickprof.capture import boot\n"
         "mine = boot._process.main\n"
         "below = 'from brickprof.capture import boot; print(boot._process.main)'\n"
-        "print(json.dumps([mine, subprocess.check_output([sys.executable, '-c', below], text=True).strip()]))\n"
+        "told = subprocess.check_output([sys.executable, '-c', below], text=True)\n"
+        "print(json.dumps([mine, told.strip()]))\n"
     )
     out = subprocess.check_output([sys.executable, "-c", code], env=ours, timeout=60)
     assert json.loads(out) == [True, "False"]

@@ -4,23 +4,24 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 
 import launching
 import pytest
 
-from brickprof.launch import exits
+from brickprof.launch import exits, folder, supervisor, target
 from brickprof.launch.conclusion import exit_code
 from brickprof.launch.exits import OomKills
+from brickprof.settings import Settings
 
 SHOW_ARGUMENTS = "import json, sys; print(json.dumps(sys.argv))"
 
 
 def test_arguments_are_the_scripts_own(tmp_path):
     launching.script(tmp_path, SHOW_ARGUMENTS)
-    done = launching.run(["-o", "A", "t.py", "--lr", "3", "-o", "zz", "-m", "q", "--help", "--", "-c"], tmp_path)
-    assert json.loads(done.stdout) == ["t.py", "--lr", "3", "-o", "zz", "-m", "q", "--help", "--", "-c"]
+    own = ["--lr", "3", "-o", "zz", "-m", "q", "--help", "--", "-c"]
+    done = launching.run(["-o", "A", "t.py", *own], tmp_path)
+    assert json.loads(done.stdout) == ["t.py", *own]
     assert done.returncode == 0
     assert re.fullmatch(r"t-\d{8}-\d{4}-[a-z0-9]{4}", launching.recorded(tmp_path, "A").name)
 
@@ -39,7 +40,8 @@ def test_module_and_code_take_the_rest(tmp_path, attached):
 
 def test_a_program_on_the_path(tmp_path):
     launching.script(tmp_path, SHOW_ARGUMENTS)
-    tool = launching.script(tmp_path, f"#!{sys.executable}\nimport sys; print('tool', sys.argv[1:])\n", "tool")
+    text = f"#!{sys.executable}\nimport sys; print('tool', sys.argv[1:])\n"
+    tool = launching.script(tmp_path, text, "tool")
     tool.chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
     done = launching.run(["-o", "A", "tool", "-o", "x"], tmp_path.parent, PATH=path)
@@ -79,11 +81,50 @@ def test_a_shell_script_runs_as_one(tmp_path):
         ),
     ],
 )
-def test_the_exit_code_is_the_scripts_own(tmp_path, code, expected, kind):
-    done = launching.run(["-c", code], tmp_path)
-    assert done.returncode == expected
-    ended = launching.exited(tmp_path)
-    assert (ended["code"], ended["class"]) == (expected, kind)
+def test_the_end_of_a_script_is_its_own(tmp_path, code, expected, kind):
+    ended = watched(tmp_path, code)
+    assert (ended.code, ended.kind) == (expected, kind)
+    recorded = launching.exited(tmp_path)
+    assert (recorded["code"], recorded["class"]) == (expected, kind)
+
+
+def watched(tmp_path, code):
+    """A run without its conclusion."""
+    settings = Settings(out=str(tmp_path / "brickprof-runs"))
+    wanted = target.resolve([], code=code)
+    return supervisor.Watch(wanted, settings, folder.claim(wanted, settings), live=False).until_the_end()
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [("import sys; sys.exit(77)", 77), ("import os; os.abort()", 134)]
+)
+def test_the_exit_code_is_the_scripts_own(tmp_path, code, expected):
+    assert launching.run(["-c", code], tmp_path).returncode == expected
+
+
+def test_a_program_that_cannot_be_started_leaves_no_run(tmp_path):
+    broken = launching.script(tmp_path, "#!/no/such/interpreter\n", "broken")
+    broken.chmod(0o755)
+    done = launching.run(["./broken"], tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "broken cannot be started" in done.stderr
+    assert list((tmp_path / "brickprof-runs").iterdir()) == []
+
+
+def test_variables_left_behind_by_an_old_recording_do_no_harm(tmp_path):
+    launching.script(tmp_path, "print('ran')")
+    (tmp_path / "old").mkdir()
+    done = launching.run(["t.py"], tmp_path, BRICKPROF_RUN=str(tmp_path / "old"), BRICKPROF_SETTINGS="{}")
+    assert done.stdout == "ran\n"
+    assert launching.recorded(tmp_path).name.startswith("t-")
+
+
+def test_a_reader_that_left_changes_no_exit_code(tmp_path):
+    launching.script(tmp_path, "import sys; sys.exit(6)")
+    command = " ".join([*launching.COMMAND, "run", "t.py"])
+    pipe = f"{command} 2>&1 | true; exit ${{PIPESTATUS[0]}}"
+    assert launching.finished(["bash", "-c", pipe], tmp_path).returncode == 6
+    assert launching.finished(["bash", "-c", f"{command} 2>&-"], tmp_path).returncode == 6
 
 
 def test_a_silent_abort_leaves_its_stacks(tmp_path):
@@ -104,11 +145,13 @@ def test_an_exception_is_in_the_record(tmp_path):
 
 
 def test_output_is_passed_on_unchanged_when_piped(tmp_path):
-    text = "import sys\nsys.stdout.buffer.write(bytes(range(256)) * 300)\nsys.stderr.buffer.write(b'\\x1b[31m\\r50%\\r')\n"
-    launching.script(tmp_path, text)
-    done = subprocess.run(
-        [*launching.COMMAND, "run", "t.py"], cwd=tmp_path, env=launching.environment(), capture_output=True, timeout=60
+    text = (
+        "import sys\n"
+        "sys.stdout.buffer.write(bytes(range(256)) * 300)\n"
+        "sys.stderr.buffer.write(b'\\x1b[31m\\r50%\\r')\n"
     )
+    launching.script(tmp_path, text)
+    done = launching.finished([*launching.COMMAND, "run", "t.py"], tmp_path, text=False)
     assert done.stdout == bytes(range(256)) * 300
     assert done.stderr.startswith(b"\x1b[31m\r50%\r")
     assert b"recording to" not in done.stderr
@@ -177,7 +220,8 @@ def test_existing_runs_are_never_touched(tmp_path):
 
 
 def test_a_full_disk_later_stops_the_record_and_not_the_script(tmp_path):
-    launching.script(tmp_path, "import os, shutil\nshutil.rmtree(os.environ['BRICKPROF_RUN'])\nprint('done')\n")
+    text = "import os, shutil\nshutil.rmtree(os.environ['BRICKPROF_RUN'])\nprint('done')\n"
+    launching.script(tmp_path, text)
     done = launching.run(["t.py"], tmp_path)
     assert (done.returncode, done.stdout) == (0, "done\n")
     assert "Traceback" not in done.stderr
@@ -186,7 +230,8 @@ def test_a_full_disk_later_stops_the_record_and_not_the_script(tmp_path):
 def test_inside_another_recording_it_steps_aside(tmp_path):
     launching.script(tmp_path, "print('in'); raise SystemExit(5)")
     command = " ".join([*launching.COMMAND, "run", "t.py"])
-    done = launching.run(["-c", f"import os; raise SystemExit(os.waitstatus_to_exitcode(os.system('{command}')))"], tmp_path)
+    outer = f"import os; raise SystemExit(os.waitstatus_to_exitcode(os.system('{command}')))"
+    done = launching.run(["-c", outer], tmp_path)
     assert (done.returncode, done.stdout) == (5, "in\n")
     assert len(list((tmp_path / "brickprof-runs").iterdir())) == 1
 

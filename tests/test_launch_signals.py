@@ -88,9 +88,7 @@ def test_timeout_counts_as_one_request(tmp_path):
     """``timeout`` signals its child and then the whole group: that is no second request."""
     launching.script(tmp_path, COUNTING.format(names=["SIGTERM"], linger=5))
     command = ["timeout", "1.5", *launching.COMMAND, "run", "t.py"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=launching.environment(), capture_output=True, text=True, timeout=60
-    )
+    done = launching.finished(command, tmp_path)
     assert "seen SIGTERM" in done.stdout
     ended = launching.exited(tmp_path)
     assert (ended["asked_to_stop"], ended["killed_by_us"], ended["code"]) == (1, False, 0)
@@ -168,7 +166,7 @@ def test_ctrl_z_and_fg(tmp_path, live):
     shell.sendcontrol("z")
     shell.expect("Stopped")
     pid = launching.script_pid(tmp_path)
-    assert launching.until(lambda: open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] == "T")
+    launching.until(lambda: launching.state(pid) == "T")
     shell.sendline("fg")
     time.sleep(0.5)
     shell.sendline("hello")
@@ -203,21 +201,21 @@ def test_a_killed_supervisor_does_not_take_the_script_along(tmp_path, on_termina
     else:
         with (tmp_path / "log").open("w") as log:
             command = [*launching.COMMAND, "run", "t.py"]
-            process = subprocess.Popen(command, cwd=tmp_path, env=launching.environment(), stdout=log, stderr=log)
+            process = subprocess.Popen(
+                command, cwd=tmp_path, env=launching.environment(), stdout=log, stderr=log
+            )
             pid = launching.script_pid(tmp_path)
             time.sleep(0.3)
             process.kill()
             process.wait()
-    assert launching.until(lambda: (tmp_path / "finished").exists())
+    launching.until((tmp_path / "finished").exists)
     launching.until(lambda: not launching.alive(pid))
 
 
 def test_a_background_job_that_ignores_interrupts_keeps_ignoring(tmp_path):
-    launching.script(tmp_path, "import signal; print(signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGHUP))")
+    launching.script(tmp_path, "from signal import *; print(getsignal(SIGINT), getsignal(SIGHUP))")
     command = f"trap '' INT HUP; {' '.join(launching.COMMAND)} run t.py"
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, env=launching.environment(), capture_output=True, text=True, timeout=60
-    )
+    done = launching.finished(["bash", "-c", command], tmp_path)
     assert done.stdout == "1 1\n"
 
 
@@ -228,7 +226,7 @@ def test_the_script_gets_the_mask_and_handlers_it_would_have_had(tmp_path):
         "print([n for n in range(1, 32) if n not in (9, 19) and signal.getsignal(n) not in (0, None)])\n"
     )
     launching.script(tmp_path, text)
-    plain = subprocess.run([sys.executable, "t.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    plain = launching.finished([sys.executable, "t.py"], tmp_path)
     assert launching.run(["t.py"], tmp_path).stdout == plain.stdout
 
 

@@ -7,13 +7,13 @@ Whatever goes wrong here is ours, is said in one line, and never changes the scr
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from brickprof.launch import processes
 from brickprof.launch.exits import Exit
 from brickprof.launch.folder import Place
 from brickprof.text import clean
@@ -28,6 +28,8 @@ _SEVERITIES = {"never": (), "error": ("error",), "warning": ("error", "warning")
 
 def conclude(place: Place, ended: Exit, *, fail_on: str = "never") -> int:
     """Judges the run, tells the user, and gives brickprof's exit code."""
+    if not place.speaks and processes.in_run(place.path):
+        return ended.code  # a rank that is still running will judge for all
     try:
         diagnosis = _diagnosed(place.path)
     except KeyboardInterrupt:
@@ -38,9 +40,9 @@ def conclude(place: Place, ended: Exit, *, fail_on: str = "never") -> int:
         return ended.code
     if place.speaks:
         try:
-            _show(diagnosis)
-        except KeyboardInterrupt:
-            pass
+            _show(diagnosis, place, ended)
+        except (KeyboardInterrupt, SystemExit):
+            pass  # rich exits by itself when the reader of its output has left
         except Exception as error:
             _say(place, f"the diagnosis is in {place.shown}, but could not be shown: {_in_words(error)}")
     return exit_code(ended.code, diagnosis.to_dict(), fail_on)
@@ -64,28 +66,52 @@ def _diagnosed(folder: Path) -> Diagnosis:
         fcntl.flock(lock, fcntl.LOCK_EX)
         diagnosis = diagnose(Run.open(folder))
         with suppress(OSError):
-            _write(folder / DIAGNOSIS, diagnosis.to_dict())
+            _write(folder / DIAGNOSIS, diagnosis.to_json())
     finally:
         os.close(lock)
     return diagnosis
 
 
-def _write(path: Path, document: dict[str, Any]) -> None:
+def _write(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(json.dumps(document, indent=2, default=str) + "\n", encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def _show(diagnosis: Diagnosis) -> None:
+def _show(diagnosis: Diagnosis, place: Place, ended: Exit) -> None:
     from rich.console import Console
+    from rich.text import Text
 
     from brickprof.reports.terminal import render
 
-    render(diagnosis, Console(stderr=True, soft_wrap=not sys.stderr.isatty()))
+    console = Console(stderr=True)
+    render(diagnosis, console)
+    for line in after(diagnosis.to_dict(), place, ended):
+        console.print(Text(line, "dim"), soft_wrap=True)
+
+
+def after(diagnosis: dict[str, Any], place: Place, ended: Exit) -> list[str]:
+    """What the report leaves unsaid: how the script ended, and the next command when there is no finding."""
+    if diagnosis["findings"]:
+        return []
+    lines = [f"  {'Ended':11}{ended.text}"] if ended.code and diagnosis["verdict"] != "FAIL" else []
+    if diagnosis["verdict"] == "VACUOUS":
+        lines.append(f"  {'Then':11}brickprof doctor    what can be captured here, and what not")
+    elif on_terminal():
+        lines.append(f"  {'Then':11}brickprof show {place.run_id}    what was recorded")
+    return lines
+
+
+def on_terminal() -> bool:
+    """Whether somebody watches stderr."""
+    try:
+        return os.isatty(2)
+    except OSError:
+        return False
 
 
 def _say(place: Place, text: str) -> None:

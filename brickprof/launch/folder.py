@@ -24,7 +24,8 @@ from pathlib import Path
 from brickprof.errors import OutputError
 from brickprof.launch import processes
 from brickprof.launch.target import Target
-from brickprof.settings import Settings
+from brickprof.settings import RUN_VARIABLE, Settings
+from brickprof.text import clean
 
 _ALPHABET = string.ascii_lowercase + string.digits
 _TRIES = 64
@@ -48,7 +49,7 @@ class Place:
     def shown(self) -> str:
         """The folder as the user would type it from where he is."""
         relative = os.path.relpath(self.path)
-        return str(self.path) if relative.startswith("..") else relative
+        return clean(self.path if relative.startswith("..") else relative)
 
 
 def claim(target: Target, settings: Settings, *, name: str = "") -> Place:
@@ -64,6 +65,33 @@ def claim(target: Target, settings: Settings, *, name: str = "") -> Place:
         ) from None
     _write_meta(place, target, settings)
     return place
+
+
+def inside_another(environment: Mapping[str, str]) -> bool:
+    """Whether we run below a supervisor that still records: then every Python process here is seen already.
+
+    The variable alone may have been left behind, by a shell or a tmux server that a recorded script started.
+    """
+    run = environment.get(RUN_VARIABLE, "")
+    if not run:
+        return False
+    from brickprof.journal import PROCESS, read_events
+
+    with suppress(OSError):
+        started = [event for event in read_events(Path(run) / PROCESS)[0] if event.kind == "start"]
+        supervisors = {event.fields.get("supervisor") for event in started}
+        return any(pid in supervisors for pid in processes.ancestors(os.getpid()))
+    return False
+
+
+def abandon(place: Place) -> None:
+    """Takes back a folder in which nothing was recorded."""
+    from brickprof.journal import META
+
+    if not place.shared:
+        with suppress(OSError):
+            (place.path / META).unlink()
+            place.path.rmdir()
 
 
 @dataclass(frozen=True, slots=True)

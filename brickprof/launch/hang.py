@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from brickprof import pulse
-from brickprof.capture.boot import DUMP_SIGNAL, RUN_VARIABLE, stacks_name
+from brickprof.capture.boot import DUMP_SIGNAL, stacks_name
 from brickprof.journal.layout import EVENTS, rank_folder, rank_folders
 from brickprof.launch import processes
 from brickprof.launch.stacks import threads
@@ -77,10 +77,7 @@ class HangWatch:
             seen.since = now
 
     def _trains(self, beat: pulse.Beat) -> bool:
-        return beat.state == "recording" and beat.closed > 1 and self._is_ours(beat.pid)
-
-    def _is_ours(self, pid: int) -> bool:
-        return processes.environment(pid).get(RUN_VARIABLE) == str(self.folder)
+        return beat.state == "recording" and beat.closed > 1 and processes.belongs(beat.pid, self.folder)
 
     def _stalled(self, rank: int, beat: pulse.Beat, now: float) -> bool:
         seen = self._seen.get(rank)
@@ -150,5 +147,3 @@ def _brick_names(folder: Path, rank: int) -> dict[int, str]:
                 if event is not None:
                     names[event.fields["id"]] = event.fields["path"] or event.fields["model"]
     return names
-
-

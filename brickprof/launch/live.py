@@ -7,9 +7,11 @@ Enters: the pulses of a run. Leaves: ``step 212 · loss 3.214 · |g| 1.8 · lr 3
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 from brickprof import pulse
+from brickprof.journal.layout import rank_folders
 
 _SEPARATOR = " · "
 
@@ -35,14 +37,16 @@ def duration(nanoseconds: int) -> str:
 
 def of_run(folder: Path) -> str:
     """The line of the first rank that has begun to train; "" before that."""
-    for rank in ranks(folder):
+    return next((line(beat) for beat in _beats(folder) if beat.step > 0), "")
+
+
+def step(folder: Path) -> int:
+    """The step that the run is in."""
+    return max((beat.step for beat in _beats(folder)), default=0)
+
+
+def _beats(folder: Path) -> Iterator[pulse.Beat]:
+    for rank in rank_folders(folder).values():
         beat = pulse.read(rank)
-        if beat is not None and beat.step > 0:
-            return line(beat)
-    return ""
-
-
-def ranks(folder: Path) -> list[Path]:
-    from brickprof.journal.layout import rank_folders
-
-    return list(rank_folders(folder).values())
+        if beat is not None:
+            yield beat

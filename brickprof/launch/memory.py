@@ -33,33 +33,34 @@ class MemoryWatch:
         self._next_line = now
         self._next_tree = now
         self._below: list[int] = []
-        self._unwritten: deque[dict[str, Any]] = deque(maxlen=_LAST_POINTS)
+        self._unwritten: deque[tuple[int, dict[str, Any]]] = deque(maxlen=_LAST_POINTS)
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float, step: int = 0) -> None:
         rss = processes.resident(self.pid)
         if not rss:
             return
         if now >= self._next_tree:
             self._below = processes.descendants(self.pid)
             self._next_tree = now + _TREE_SECONDS
-        tree = rss + sum(processes.resident(pid) for pid in self._below)
+        below = [size for pid in self._below if (size := processes.resident(pid))]
+        tree = rss + sum(below)
         self.peak = max(self.peak, tree)
         point = {
-            "rss": rss, "tree": tree, "peak": self.peak, "processes": 1 + len(self._below),
+            "pid": self.pid, "rss": rss, "tree": tree, "peak": self.peak, "processes": 1 + len(below),
             "available": available(), "seconds": round(now - self._started, 3),
         }  # fmt: skip
         if now < self._next_line:
-            self._unwritten.append(point)
+            self._unwritten.append((step, point))
             return
         self._unwritten.clear()
-        self._log.event("memory", 0, point)
+        self._log.event("memory", step, point)
         # One line a second for ten minutes, then one for every 1/600 of the time so far.
         self._next_line = now + max(0.9, (now - self._started) / _FULL_SECONDS)
 
     def flush(self) -> None:
         """The points since the last line: what a kill needs as evidence."""
         while self._unwritten:
-            self._log.event("memory", 0, self._unwritten.popleft())
+            self._log.event("memory", *self._unwritten.popleft())
 
 
 def oom_kills() -> OomKills:

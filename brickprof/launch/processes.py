@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+
+from brickprof.settings import RUN_VARIABLE
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -70,6 +74,23 @@ def environment(pid: int) -> dict[str, str]:
     """The variables a process was started with."""
     entries = (entry.partition("=") for entry in _read(f"/proc/{pid}/environ").split("\0"))
     return {name: value for name, _, value in entries if name}
+
+
+def belongs(pid: int, run: Path) -> bool:
+    """Whether a process lives and records into ``run``. A pid alone may be somebody else's by now."""
+    return environment(pid).get(RUN_VARIABLE) == str(run)
+
+
+def in_run(run: Path) -> list[int]:
+    """All processes of this machine that record into ``run``."""
+    return [pid for pid in _pids() if belongs(pid, run)]
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    """The parent of a process, its parent, and so on."""
+    while pid > 1 and (found := stat(pid)):
+        pid = found.parent
+        yield pid
 
 
 def kill_tree(pid: int) -> None:

@@ -16,6 +16,7 @@ import pty
 import re
 import select
 import stat
+import sys
 import termios
 import threading
 import time
@@ -26,7 +27,6 @@ from contextlib import suppress
 from brickprof.text import clean
 
 _REFRESH = 0.25
-_SETTLED = 0.1
 _BACK_OFF = 2.0
 _JOIN = 5.0
 _ERASE = b"\r\x1b[K"
@@ -49,8 +49,8 @@ def possible() -> bool:
 
 
 class Relay:
-    def __init__(self, line: Callable[[int], str]) -> None:
-        """``line`` gives the live line for a number of columns; "" for none."""
+    def __init__(self, line: Callable[[], str]) -> None:
+        """``line`` gives the live line; "" for none."""
         self.terminal = os.dup(2)
         self.master, self.slave = pty.openpty()
         self.streams = [stream for stream in (1, 2) if _same_terminal(stream, 2)]
@@ -161,11 +161,17 @@ class Relay:
     def _drawing(self) -> bytes:
         now = time.monotonic()
         if now - self._text_at >= _REFRESH * 0.9:
-            columns = int.from_bytes(self._size[2:4], "little") or 80
-            self._text = clean(self._line(columns - 1))[: columns - 1].encode("utf-8", "replace")
+            self._text = self._fresh_text()
             self._text_at = now
         self._drawn = bool(self._text)
         return b"\x1b[2m" + self._text + b"\x1b[0m" if self._text else b""
+
+    def _fresh_text(self) -> bytes:
+        columns = int.from_bytes(self._size[2:4], sys.byteorder) or 80
+        try:
+            return clean(self._line())[: columns - 1].encode("utf-8", "replace")
+        except Exception:  # a line of ours less; were this thread to end, the script's output would stop
+            return b""
 
     def _erased(self) -> bytes:
         was, self._drawn = self._drawn, False

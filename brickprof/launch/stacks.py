@@ -13,19 +13,20 @@ from pathlib import Path
 from brickprof import pulse
 from brickprof.journal import ProcessLog
 from brickprof.journal.layout import rank_folders
+from brickprof.launch import processes
 
 _MOST_TEXT = 200_000
 _FATAL = "Fatal Python error"
 
 
-def collect(folder: Path, log: ProcessLog, *, alive: frozenset[int] = frozenset()) -> None:
-    """Files what is there; files of processes that still live stay where they are."""
+def collect(folder: Path, log: ProcessLog) -> None:
+    """Files what is there; files of processes that still live (other ranks) stay where they are."""
     ranks = {
         beat.pid: (rank, path) for rank, path in rank_folders(folder).items() if (beat := pulse.read(path))
     }
     for file in sorted(folder.glob("stacks-*.txt")):
         number = file.stem.removeprefix("stacks-")
-        if not number.isdigit() or int(number) in alive:
+        if not number.isdigit() or processes.belongs(int(number), folder):
             continue
         with suppress(OSError):
             text = _read(file)

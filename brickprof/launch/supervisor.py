@@ -17,11 +17,12 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
+from brickprof.errors import UsageError
 from brickprof.journal import ProcessLog
 from brickprof.launch import child as children
 from brickprof.launch import folder, live, memory, processes, relay, stacks
 from brickprof.launch.child import Child
-from brickprof.launch.conclusion import conclude
+from brickprof.launch.conclusion import conclude, on_terminal
 from brickprof.launch.exits import Exit, OomKills, classify, signal_name
 from brickprof.launch.exporter import Sidecar
 from brickprof.launch.folder import Place
@@ -29,7 +30,9 @@ from brickprof.launch.hang import Hang, HangWatch
 from brickprof.launch.relay import Relay
 from brickprof.launch.signals import PASSED_ON, STOPPING, Arrival, Inbox, Patience
 from brickprof.launch.target import Target
-from brickprof.settings import RUN_VARIABLE, Settings
+from brickprof.settings import Settings
+from brickprof.telemetry import configured_endpoint
+from brickprof.text import clean
 
 _LOOK_EVERY = 1.0
 _WAS_STOPPED = 3.0
@@ -46,18 +49,13 @@ class Wishes:
 def run(target: Target, settings: Settings, wishes: Wishes | None = None) -> int:
     """Runs ``target`` and returns brickprof's exit code. Raises only before the script has started."""
     wishes = wishes or Wishes()
-    if os.environ.get(RUN_VARIABLE):
-        _become(target)
+    if folder.inside_another(os.environ):
+        os.execv(target.command[0], target.command)
     place = folder.claim(target, settings, name=wishes.name)
-    if place.speaks and sys.stderr.isatty():
+    if place.speaks and on_terminal():
         print(f"brickprof · recording to {place.shown} ({settings.level})", file=sys.stderr, flush=True)
     ended = Watch(target, settings, place, live=wishes.live).until_the_end()
     return conclude(place, ended, fail_on=wishes.fail_on)
-
-
-def _become(target: Target) -> None:
-    """Inside another recording there is nothing to add: that one sees every Python process below it."""
-    os.execv(target.command[0], target.command)
 
 
 class Watch:
@@ -75,12 +73,13 @@ class Watch:
         self.patience = Patience(launched=place.shared)
         self.killed = False
         self._sidecar: Sidecar | None = None
+        self._endpoint = settings.otlp or configured_endpoint()
 
     def until_the_end(self) -> Exit:
         kills = memory.oom_kills()
         began = time.monotonic()
         with Inbox() as inbox:
-            child = children.start(self.target, self.place, self.settings, inbox.mask_before, self.relay)
+            child = self._started(inbox)
             if self.relay:
                 self.relay.start()
             self._log_start(child)
@@ -88,15 +87,24 @@ class Watch:
             try:
                 self._look_after(child, inbox, watch)
             except Exception as error:  # ours; the script is not to suffer for it
-                self._say(f"stopped watching ({type(error).__name__}: {error}); the script goes on")
+                self._say(
+                    f"stopped watching ({clean(f'{type(error).__name__}: {error}')}); the script goes on"
+                )
                 child.wait()
             if self.relay:
                 self.relay.finish()
             return self._log_end(child, watch, memory.oom_kills() - kills, time.monotonic() - began)
 
+    def _started(self, inbox: Inbox) -> Child:
+        try:
+            return children.start(self.target, self.place, self.settings, inbox.mask_before, self.relay)
+        except UsageError:
+            folder.abandon(self.place)
+            raise
+
     def _look_after(self, child: Child, inbox: Inbox, watch: memory.MemoryWatch) -> None:
-        if self.settings.otlp and self.place.speaks:
-            self._sidecar = Sidecar(self.place.path, self.settings.otlp)
+        if self._endpoint and self.place.speaks:
+            self._sidecar = Sidecar(self.place.path, self._endpoint)
         hangs = HangWatch(self.place.path, self.settings.hang_seconds if self.place.speaks else 0)
         last = now = time.monotonic()
         while not child.reap():
@@ -112,7 +120,7 @@ class Watch:
             if now - last > _LOOK_EVERY + _WAS_STOPPED:
                 hangs.forgive(now)
             last = now
-            watch.tick(now)
+            watch.tick(now, live.step(self.place.path))
             if hang := hangs.tick(now):
                 self._report(hang)
             if self.relay:
@@ -158,7 +166,7 @@ class Watch:
             f"The stacks are in {self.place.shown}; the script goes on."
         )
 
-    def _live_line(self, columns: int) -> str:
+    def _live_line(self) -> str:
         return live.of_run(self.place.path)
 
     def _say(self, text: str) -> None:
@@ -193,9 +201,7 @@ class Watch:
         }
         self.log.event("signal", 0, fields)
 
-    def _log_end(
-        self, child: Child, watch: memory.MemoryWatch, kills: OomKills, seconds: float
-    ) -> Exit:
+    def _log_end(self, child: Child, watch: memory.MemoryWatch, kills: OomKills, seconds: float) -> Exit:
         ended = classify(child.status or 0, kills, ours=self.killed)
         if ended.signal:
             watch.flush()
@@ -213,8 +219,10 @@ class Watch:
             "rank": os.environ.get("RANK"),
         }
         self.log.event("exited", 0, fields)
+        self.relay = None
+        if self.log.stopped:
+            self._say(f"the record is not complete: {clean(self.log.stopped)}")
         if self._sidecar and (problem := self._sidecar.finish()):
             self.log.event("note", 0, {"text": f"OTLP export: {problem}"})
-            self.relay = None
-            self._say(f"OTLP export to {self.settings.otlp}: {problem}. Later: brickprof export otlp")
+            self._say(f"OTLP export to {clean(self._endpoint)}: {clean(problem)}")
         return ended
