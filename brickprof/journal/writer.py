@@ -86,7 +86,10 @@ class Journal:
             daemon=True,
         )
         _open_journals.add(self)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # no threads to be had: flush() and close() still write everything
+            self._thread = None
 
     def event(self, kind: str, step: int, fields: dict[str, Any]) -> int:
         """Writes one event at once; its seq, or -1 when it was not written."""
@@ -140,7 +143,9 @@ class Journal:
     def close(self) -> None:
         """Writes what is left and lets go of the files. The journal is silent afterwards."""
         if not self._rest():
-            return
+            if not self.alive:
+                return
+            self.flush()  # at the end of the interpreter: the thread rests already, and this came after
         self.alive = False
         with self._writing, self._flushing:
             for file in (self._events, self._spans, self._samples):
@@ -248,7 +253,10 @@ def _flush_until_closed(reference: weakref.ref[Journal], wake: threading.Event, 
         journal = reference()
         if journal is None:
             return
-        journal._tick()
+        try:
+            journal._tick()
+        except Exception:
+            pass  # out of memory, say: nobody's terminal is ours, and the next tick tries again
         del journal
 
 

@@ -29,6 +29,8 @@ def otlp_exporter(
 
     A base URL such as ``http://host:4318`` is enough; ``grpc://host:4317`` says both where and how.
     """
+    if endpoint == environment.endpoint():
+        endpoint = None  # the SDK reads the variables itself: the one of the signal is not a base URL
     protocol = protocol or environment.protocol() or _implied_protocol(endpoint or environment.endpoint())
     timeout = min(environment.timeout(), limit if limit is not None else math.inf)
     if protocol == HTTP:
