@@ -42,9 +42,10 @@ class _Parameter:
     steps: OrderedDict[int, tuple[int, str]] = field(default_factory=OrderedDict)
     none: int = 0
 
-    def without(self, step: int, rank: int, evidence: str) -> None:
+    def without(self, step: int, rank: int, evidence: str, *, none: bool) -> None:
         if step in self.steps:
             return
+        self.none += none
         if len(self.steps) >= _KEPT:
             # Keeps the oldest half and the newest half.
             self.steps.pop(next(key for place, key in enumerate(self.steps) if place == _KEPT // 2))
@@ -140,9 +141,7 @@ class GradFlow:
     def _lacks(self, key: Key, step: int, rank: int, evidence: str, *, none: bool) -> None:
         if key in self._flowing:
             return
-        suspect = self._suspects.setdefault(key, _Parameter())
-        suspect.without(step, rank, evidence)
-        suspect.none += none
+        self._suspects.setdefault(key, _Parameter()).without(step, rank, evidence, none=none)
 
     # -- judging
 
@@ -267,7 +266,7 @@ class GradFlow:
 
     def _some(self, tensors: list[Tensor]) -> str:
         names = [self._names.show_tensor(tensor) for tensor in tensors[:3]]
-        more = f" and {len(tensors) - 3:,} more parameters" if len(tensors) > 3 else ""
+        more = f" and {wording.count(len(tensors) - 3, 'more parameter')}" if len(tensors) > 3 else ""
         return ", ".join(names) + more
 
 

@@ -49,7 +49,7 @@ class Process:
         self._asked: Event | None = None
         self._last_ns = 0
         self._last_step = 0
-        self._started = False
+        self._limit: float | None = None
         self._memory: list[_Memory] = []
         self._resident: list[_Memory] = []
         self._beat: tuple[int, pulse.Beat] | None = None
@@ -71,7 +71,8 @@ class Process:
 
     def _launch(self, event: Event) -> None:
         if event.kind == "start":
-            self._started = True
+            limits = [number(event.fields.get(name)) for name in ("memory_limit", "memory_total")]
+            self._limit = min((limit for limit in limits if limit), default=None)
         elif event.kind == "exited":
             _keep(self._exits, event)
         elif event.kind == "hang":
@@ -166,7 +167,7 @@ class Process:
         self, event: Event, what: str, severity: Severity, symptom: str, **details: Any
     ) -> Violation:
         step = self._step(event)
-        details |= {"time_ns": event.time_ns, "memory": self._growth(), "class": event.fields.get("class")}
+        details |= {"time_ns": event.time_ns, "memory": self._growth(event)}
         evidence = [event.id]
         if self._asked is not None and severity is Severity.INFO:
             evidence.append(self._asked.id)
@@ -203,18 +204,24 @@ class Process:
         rank, beat = self._beat
         return self._names.show(self._names.brick(rank, beat.open_bricks[-1]))
 
-    def _growth(self) -> dict[str, Any] | None:
-        """Resident memory over the run, where it was sampled often enough to speak of growth."""
+    def _growth(self, end: Event) -> dict[str, Any] | None:
+        """Resident memory over the run, where it was recorded often enough to speak of it."""
         memory = self._memory if len(self._memory) >= 4 else self._resident
         if len(memory) < 4:
             return None
+        # The first quarter is imports and warm-up.
         first, last = memory[len(memory) // 4], memory[-1]
-        steps = max(last.step - first.step, 1)
+        peak = max(number(end.fields.get("peak_rss")) or 0.0, *(point.bytes for point in memory))
+        text = f"resident memory went from {wording.size(first.bytes)} to {wording.size(last.bytes)}"
+        if self._limit:
+            text += f", of {wording.size(self._limit)}"
         return {
-            "from": first.bytes, "to": last.bytes, "per_step": (last.bytes - first.bytes) / steps,
-            "since": first.step, "evidence": (first.evidence, last.evidence),
-            "text": f"resident memory went from {wording.size(first.bytes)} to {wording.size(last.bytes)}",
-        }  # fmt: skip
+            "from": first.bytes,
+            "to": last.bytes,
+            "filled": peak / self._limit if self._limit else None,
+            "evidence": (first.evidence, last.evidence),
+            "text": text,
+        }
 
 
 def _keep(kept: list[Event], event: Event) -> None:

@@ -33,8 +33,9 @@ def _no_path(violation: Violation) -> Hypothesis:
     cause.whys.append(
         Why(
             "Where does the path end?",
-            f"At {violation.brick}, the block nearest the loss that gets nothing: the loss does not depend on it "
-            "through autograd (detach, .data, no_grad, or a custom backward that leaves a term out).",
+            f"At {violation.brick}, the block nearest the loss that gets nothing: "
+            "the loss does not depend on it through autograd "
+            "(detach, .data, no_grad, or a custom backward that leaves a term out).",
             violation.brick,
             violation.evidence,
         )

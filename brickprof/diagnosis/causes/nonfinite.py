@@ -13,6 +13,7 @@ from brickprof.contracts.verdicts import Violation
 from brickprof.diagnosis import growth
 from brickprof.diagnosis.hypotheses import Hypothesis
 from brickprof.diagnosis.model import Why
+from brickprof.diagnosis.series import median
 from brickprof.diagnosis.timeline import Timeline
 from brickprof.rules import wording
 from brickprof.rules.causality import Anomaly, Stage
@@ -119,7 +120,8 @@ def _learning_rate(origin: Anomaly, before: int, timeline: Timeline) -> Hypothes
             cause.contradicts(text, 2, norms.first.evidence)
     elif updates.typical < growth.SMALL_UPDATE:
         text = f"update/weight {updates.last.value:.1g} until step {updates.last.step:,}"
-        cause.contradicts(text, 2, updates.last.evidence)
+        cause.contradicts(text, 2 if updates.last.step >= before - 1 else 1, updates.last.evidence)
+    _rate_jumped(cause, before, timeline)
     rise = growth.loss_rise(timeline, before)
     if rise is not None and cause.support:
         low, last = rise
@@ -132,9 +134,21 @@ def _learning_rate(origin: Anomaly, before: int, timeline: Timeline) -> Hypothes
     return cause
 
 
+def _rate_jumped(cause: Hypothesis, before: int, timeline: Timeline) -> None:
+    rates = timeline.rates.until(before)
+    usual = median(rates[:-1])
+    if len(rates) < 2 or usual <= 0 or rates[-1].value < 10 * usual:
+        return
+    text = f"the learning rate went from {usual:.3g} to {rates[-1].value:.3g} in step {rates[-1].step:,}"
+    cause.supports(text, 3, rates[-1].evidence)
+    cause.whys.append(Why("Why did it run away?", wording.sentence(text), "", (rates[-1].evidence,)))
+
+
 def _exploding(origin: Anomaly, before: int, timeline: Timeline) -> Hypothesis:
     cause = Hypothesis("exploding-gradients")
-    cause.action = "Clip the gradient norm between backward and step; scale initialisation or residual branches by depth."
+    cause.action = (
+        "Clip the gradient norm before each step; scale initialisation or residual branches by depth."
+    )
     cause.next_experiment = (
         "Run with clip_grad_norm_(model.parameters(), 1.0): the norm before clipping shows the growth."
     )
@@ -196,8 +210,7 @@ def _not_clipped(origin: Anomaly, before: int, timeline: Timeline) -> Hypothesis
             f"the norm jumped from {norms.typical:.3g} to {norms.peak.value:.3g} in step {norms.peak.step:,}"
         )
         cause.supports(text, 2, norms.peak.evidence)
-        updates = max(timeline.updates, 1)
-        text = f"in {updates:,} updates nothing clipped between backward and step"
+        text = f"in {norms.peak.step + 1:,} steps nothing clipped between backward and step"
         cause.supports(text, 1, norms.peak.evidence)
         cause.whys.append(Why("Why was it not clipped?", wording.sentence(text), "", (norms.peak.evidence,)))
         _updates_came_first(cause, norms, before, timeline)
@@ -227,7 +240,8 @@ def _invalid_op(origin: Anomaly, violation: Violation, before: int, timeline: Ti
         elif origin.details.get("inputs_finite") is False:
             cause.contradicts("what went into it was not finite already", 2, origin.evidence)
     elif origin.stage is Stage.WEIGHTS:
-        cause.lacks(f"the gradients that step {origin.step:,} applied")
+        cause.supports("the weights are the first thing that was seen to be not finite", 0.5, origin.evidence)
+        cause.lacks(f"the gradients of step {origin.step:,} (--level deep looks in every step)")
     if cause.support:
         evidence = cause.evidence
         finding = " and ".join(fact.text for fact in cause.support)
@@ -244,14 +258,17 @@ def _invalid_op(origin: Anomaly, violation: Violation, before: int, timeline: Ti
 
 
 def _loss_is_first(cause: Hypothesis, origin: Anomaly, timeline: Timeline) -> None:
-    cause.supports("the loss is the first thing that is not finite", 1.5, origin.evidence)
     looked = timeline.looked_at_outputs(origin.step)
+    seen = "the loss is the first thing that was seen to be not finite"
+    cause.supports(seen, 1.5 if looked is not None else 0.5, origin.evidence)
     if looked is not None and looked.value < 1e15:
         cause.supports("every block's output is finite in that step", 1.5, looked.evidence)
     elif looked is not None:
         cause.contradicts(f"a block's output had reached {looked.value:.2g}", 2, looked.evidence)
     else:
-        cause.lacks(f"block outputs of step {origin.step:,} (level deep looks at every step)")
+        cause.lacks(
+            f"the inputs and block outputs of step {origin.step:,} (--level deep looks in every step)"
+        )
 
 
 def _operation(origin: Anomaly) -> str:

@@ -10,8 +10,9 @@ from brickprof.contracts.verdicts import Violation
 from brickprof.diagnosis.hypotheses import Hypothesis
 from brickprof.diagnosis.model import Why
 from brickprof.diagnosis.timeline import Timeline
+from brickprof.rules import wording
 
-_GROWN = 1.3
+_FULL = 0.85
 _ACTIONS = {
     "out-of-memory": "Use a smaller batch or sequence, checkpoint activations; keep loss.item(), not loss.",
     "killed": "Ask who sent it: a scheduler's limit, the kernel's out-of-memory killer, or a person.",
@@ -38,28 +39,24 @@ def _told(violation: Violation) -> Hypothesis:
         )
     growth = violation.details.get("memory")
     if violation.what == "out-of-memory" and growth:
-        text = _growth(growth)
-        cause.whys.append(Why("Was it always that large?", text, "", growth["evidence"]))
+        finding = wording.sentence(growth["text"])
+        cause.whys.append(Why("How much did it use?", finding, "", growth["evidence"]))
     return cause
 
 
 def _memory(violation: Violation) -> list[Hypothesis]:
-    """A SIGKILL that nobody owned up to, after memory had grown: the kernel's work, probably."""
+    """A SIGKILL that nobody owned up to, with the memory full: the kernel's work, probably."""
     if violation.what != "killed":
         return []
     cause = Hypothesis("out-of-memory", action=_ACTIONS["out-of-memory"])
     growth = violation.details.get("memory")
-    if growth is None:
-        cause.lacks("resident memory over the run")
-    elif growth["to"] > _GROWN * growth["from"]:
-        cause.supports(growth["text"], 2, *growth["evidence"])
+    if growth is None or growth["filled"] is None:
+        cause.lacks("resident memory over the run, and its limit")
+    elif growth["filled"] >= _FULL:
+        cause.supports(f"{growth['text']}: it was full", 4, *growth["evidence"])
         cause.lacks("the kernel's log")
-        cause.whys.append(Why("Why was it killed?", _growth(growth), "", growth["evidence"]))
+        finding = wording.sentence(growth["text"])
+        cause.whys.append(Why("Why was it killed?", finding, "", growth["evidence"]))
     else:
-        cause.contradicts(f"{growth['text']}: it did not grow", 2, *growth["evidence"])
+        cause.contradicts(f"{growth['text']}: there was room", 3, *growth["evidence"])
     return [cause]
-
-
-def _growth(growth: dict[str, object]) -> str:
-    text, since = str(growth["text"]), growth["since"]
-    return f"{text[:1].upper()}{text[1:]} since step {since}."
