@@ -378,6 +378,40 @@ def test_leaving_without_close_loses_nothing(tmp_path, seconds):
     assert run_child(LEAVE, tmp_path / "x", seconds, "fail").returncode == 1
 
 
+LATE = """
+import atexit, sys
+def late():
+    journal.sample(sample_row(1))
+    journal.event("exit", 1, {})
+    journal.close()
+atexit.register(late)  # before the journal is imported, so it runs after the journal has come to rest
+from pathlib import Path
+from brickprof.journal import Journal
+from tests.test_journal import sample_row
+journal = Journal(Path(sys.argv[1]))
+journal.sample(sample_row(0))
+"""
+
+
+def test_what_comes_after_everybody_has_left_is_written(tmp_path):
+    done = run_child(LATE, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert read_table(tmp_path / SAMPLES, schema("samples"))[0]["step"].to_pylist() == [0, 1]
+    assert [event.kind for event in read_events(tmp_path / EVENTS)[0]] == ["exit"]
+
+
+def test_without_threads_a_journal_still_writes(tmp_path, monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    journal = Journal(tmp_path)
+    journal.sample(sample_row(0))
+    journal.close()
+    assert not journal.alive
+    assert read_table(tmp_path / SAMPLES, schema("samples"))[0].num_rows == 1
+
+
 def test_a_flush_imports_no_pandas(tmp_path):
     code = LEAVE + "journal.flush(); print('pandas' in sys.modules, 'torch' in sys.modules)"
     code = code.replace(

@@ -51,6 +51,7 @@ WORD = struct.Struct("<qq")
 
 def child(folder, pipe):
     journal = Journal(rank_folder(folder, 0))
+    journal.warm()
     brick = journal.brick(Brick(Kind.BLOCK, "b"))
     tensor = journal.tensor("w", {"model": "M", "brick": brick})
     for step in range(10**9):

@@ -48,9 +48,32 @@ def to_parquet(parts: Iterable[Part], folder: Path, *, qualified: bool) -> None:
                     continue
                 target = folder / name / f"rank={part.rank}"
                 target.mkdir(parents=True, exist_ok=True)
-                pq.write_table(table.drop_columns(["rank"]), target / "part-0.parquet", compression="zstd")
+                pq.write_table(_portable(table), target / "part-0.parquet", compression="zstd")
     except OSError as error:
         raise OutputError(f"{folder} cannot be written: {error.strerror or error}.") from None
+
+
+def _portable(table: Any) -> Any:
+    """``table`` without the rank, which is in the path, and with lists that every Parquet writer takes."""
+    import pyarrow as pa
+
+    table = table.drop_columns(["rank"])
+    for i, field in enumerate(table.schema):
+        if pa.types.is_fixed_size_list(field.type):
+            lists = pa.chunked_array(
+                [_of_any_length(chunk) for chunk in table.column(i).chunks], pa.list_(field.type.value_type)
+            )
+            table = table.set_column(i, field.name, lists)
+    return table
+
+
+def _of_any_length(lists: Any) -> Any:
+    import pyarrow as pa
+
+    present = lists.is_valid().to_numpy(zero_copy_only=False)
+    ends = (present.cumsum() * lists.type.list_size).astype("int32")
+    offsets = pa.array([0, *ends.tolist()], pa.int32())
+    return pa.ListArray.from_arrays(offsets, lists.flatten(), mask=lists.is_null())
 
 
 def _save_part(part: Part, folder: Path) -> None:
