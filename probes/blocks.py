@@ -23,6 +23,7 @@ from brickprof.capture.clock import now
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
+from brickprof.capture.survey import Row, survey
 from brickprof.capture.trace import PHASE
 from brickprof.records import ROLES
 
@@ -147,21 +148,16 @@ class BlocksProbe(Probe):
     def sample(self, brick: int, output: torch.Tensor) -> None:
         """Statistics of one output, in sampled steps."""
         session = self.session
-        step, micro, stamp, numel = session.step, max(session.steps.backwards, 0), now(), output.numel()
+        step, micro, stamp = session.step, max(session.steps.backwards, 0), now()
 
-        def arrived(host: torch.Tensor) -> None:
-            l2, absmax, mean, full, nan, inf = (row[0] for row in host.tolist())
-            finite = math.isfinite(l2) and math.isfinite(absmax)
-            counted = (0, 0) if finite else (None, None)
-            if output_on_device:
-                counted = (int(nan), int(inf))
-            session.journal.sample(
-                (stamp, step, micro, brick, 0, _ACTIVATION, numel, *counted, absmax, l2, mean,
-                 1 - full / numel, None, None, None, None)
-            )  # fmt: skip
+        def arrived(rows: list[Row]) -> None:
+            for row in rows:
+                session.journal.sample(
+                    (stamp, step, micro, brick, 0, _ACTIVATION, row.numel, row.nan, row.inf, row.absmax, row.l2,
+                     row.mean, row.zero_fraction, None, None, None, row.histogram)
+                )  # fmt: skip
 
-        output_on_device = output.device.type != "cpu"
-        session.readback.read(tensors.statistics([output]), arrived)
+        survey([output], session.readback, arrived)
 
 
 class _Watcher:
@@ -177,10 +173,10 @@ class _Watcher:
         self._ids: list[tuple[int, int]] = []
 
     def before(self, _module: Any, _args: Any) -> None:
-        if _compiling():
+        session = self._session
+        if not (session.hooks or self._root) or _compiling():
             return
         start = _counter()
-        session = self._session
         try:
             if threading.get_ident() != session.thread and not session.in_backward:
                 return
@@ -198,7 +194,7 @@ class _Watcher:
         session.charge("blocks", _counter() - start)
 
     def after(self, _module: Any, args: Any, output: Any) -> None:
-        if _compiling() or not self._ids:
+        if not self._ids or _compiling():
             return
         start = _counter()
         session = self._session
@@ -209,9 +205,7 @@ class _Watcher:
             session.trace.close(number, write=write)
             if phase == _RECOMPUTE:
                 session.recomputes += 1
-            elif session.is_off("blocks"):
-                return
-            else:
+            elif session.hooks and not session.is_off("blocks"):
                 self._look(output, args, phase, on)
         except Exception as error:  # noqa: BLE001
             session.failed("blocks", error)

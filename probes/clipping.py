@@ -6,6 +6,7 @@ Enters: torch's own clipping functions, after they ran. Leaves: ``clip`` events.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,11 +25,8 @@ class ClippingProbe(Probe):
         if total is None or hands_off():
             self.session.fact("clip", {**told, "norm": None})
             return
-        step = self.session.step
+        self.session.readback.scalar(tensors.local(total), partial(self._write, told, self.session.step))
 
-        def arrived(host: torch.Tensor) -> None:
-            norm = float(host)
-            self.session.pulse.norm = norm
-            self.session.fact("clip", {**told, "norm": norm}, step=step, always=not math.isfinite(norm))
-
-        self.session.readback.read(tensors.local(total), arrived)
+    def _write(self, told: dict[str, Any], step: int, norm: float) -> None:
+        self.session.pulse.norm = norm
+        self.session.fact("clip", {**told, "norm": norm}, step=step, always=not math.isfinite(norm))

@@ -25,6 +25,7 @@ from brickprof.capture.clock import now
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
+from brickprof.capture.survey import Row, survey
 from brickprof.records import ROLES
 
 _GRAD = ROLES.index("grad")
@@ -70,9 +71,9 @@ class GradientsProbe(Probe):
         free = total is not None and not on.full and total.device.type == "cpu"
         if free and total is not None and not hands_off():
             norm = float(tensors.local(total))
-            if math.isfinite(norm):
+            if math.isfinite(norm):  # the clip event says it: no second event
                 self._seen.update(map(id, parameters))
-                self._record("clip", len(parameters), norm, None, [])
+                self._alarm(norm, [], None)
                 return
             self._look(parameters, "clip", needed=True)
             return
@@ -185,45 +186,26 @@ class GradientsProbe(Probe):
 
     def _full(self, watched: list[tuple[Entry, torch.Tensor]], point: str) -> None:
         session = self.session
-        entries = [entry for entry, _ in watched]
-        values = [value for _, value in watched]
-        on_host = values[0].device.type == "cpu"
-        numels, lengths = [value.numel() for value in values], tensors.sample_lengths(values)
+        entries, values = [entry for entry, _ in watched], [value for _, value in watched]
         step, micro, scale, stamp = session.step, session.steps.backwards - 1, self._scale, now()
         reason = "escalation" if step <= session.cadence.deep_until else "first" if step < 3 else "cadence"
-        session.fact(
-            "sampled",
-            {"level": session.settings.level, "reason": reason, "tensors": len(entries), "roles": ["grad"]},
-            always=True,
-        )
-        table = tensors.statistics(values)
-        sampled = tensors.samples(values)
-        arrived: dict[str, list[list[float]]] = {}
+        told = {"level": session.settings.level, "reason": reason, "tensors": len(entries), "roles": ["grad"]}
+        session.fact("sampled", told, always=True)
 
-        def statistics_arrived(host: torch.Tensor) -> None:
-            arrived["rows"] = host.tolist()
-            l2, absmax = arrived["rows"][0], arrived["rows"][1]
-            judged = list(l2) if on_host else list(absmax)
-            self._judge(point, entries, judged, values if on_host else None, step, scale, micro)
+        def arrived(rows: list[Row]) -> None:
+            for entry, row in zip(entries, rows, strict=True):
+                session.journal.sample(
+                    (stamp, step, micro, entry.brick, entry.number, _GRAD, row.numel, row.nan, row.inf, row.absmax,
+                     row.l2, row.mean, row.zero_fraction, None, None, scale, row.histogram)
+                )  # fmt: skip
+            broken = [
+                {"tensor": entry.number, "nan": row.nan, "inf": row.inf, "numel": row.numel}
+                for entry, row in zip(entries, rows, strict=True)
+                if not row.finite
+            ]
+            largest = max(range(len(rows)), key=lambda i: rows[i].absmax if rows[i].finite else -1.0)
+            l2 = None if broken else math.sqrt(sum(row.l2**2 for row in rows))
+            about = (step, scale, micro)
+            self._record(point, len(rows), l2, entries[largest].number, broken, rows[largest].absmax, *about)
 
-        def samples_arrived(host: torch.Tensor) -> None:
-            counts = tensors.histograms(host, lengths)
-            exact = values if on_host else None
-            for i, row in enumerate(zip(*arrived["rows"], strict=True)):
-                self._write(entries[i], numels[i], row, counts[i], (stamp, step, micro, scale), exact and exact[i])
-
-        session.readback.read(table, statistics_arrived)
-        session.readback.read(sampled, samples_arrived)
-
-    def _write(
-        self, entry: Entry, numel: int, row: tuple[float, ...], counts: list[int],
-        when: tuple[int, int, int, float | None], exact: torch.Tensor | None,
-    ) -> None:  # fmt: skip
-        l2, absmax, mean, full, nan, inf = row
-        if exact is not None and not (math.isfinite(l2) and math.isfinite(absmax)):
-            nan, inf, absmax, l2 = tensors.exact(exact)
-        stamp, step, micro, scale = when
-        self.session.journal.sample(
-            (stamp, step, micro, entry.brick, entry.number, _GRAD, numel, int(nan), int(inf), absmax, l2, mean,
-             1 - full / numel, None, None, scale, counts)
-        )  # fmt: skip
+        survey(values, session.readback, arrived)

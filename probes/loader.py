@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from brickprof.capture.clock import now
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
+from brickprof.capture.survey import Row, survey
 from brickprof.capture.trace import PHASE
 from brickprof.records import ROLES
 
@@ -33,11 +35,15 @@ class LoaderProbe(Probe):
         super().__init__(session)
         self._loaders: dict[int, int] = {}
         self._counts: dict[int, int] = {}
+        self._bricks: dict[int, int] = {}
         self._open = 0
 
     def fetch_begin(self, loader: Any) -> None:
         number = self._number(loader)
-        brick = self.session.journal.brick(Brick(Kind.LOADER, f"loader{number}" if number else "loader"))
+        brick = self._bricks.get(number)
+        if brick is None:
+            name = f"loader{number}" if number else "loader"
+            brick = self._bricks[number] = self.session.journal.brick(Brick(Kind.LOADER, name))
         self._open = self.session.trace.open(brick, PHASE["loader"])
 
     def fetch_end(self, loader: Any, batch: Any, wait_ns: int) -> None:
@@ -66,22 +72,23 @@ class LoaderProbe(Probe):
 
     def _sample(self, found: list[torch.Tensor]) -> None:
         session = self.session
-        brick = session.journal.brick(Brick(Kind.LOADER, "loader"))
+        brick = self._bricks.get(0, 0)
         for place, tensor in enumerate(found):
             values = tensors.local(tensor)
             if not tensors.watchable(values):
                 continue
-            l2, absmax, mean, full, _, _ = (row[0] for row in tensors.statistics([values]).tolist())
-            nan, inf = 0, 0
-            if not (abs(l2) < float("inf") and abs(absmax) < float("inf")):
-                nan, inf, absmax, l2 = tensors.exact(values)
             number = session.journal.tensor(
                 f"batch[{place}]",
                 {"model": "", "brick": brick, "shape": list(tensor.shape), "dtype": str(tensor.dtype)[6:]},
             )
+            survey([values], session.readback, partial(self._write, brick, number))
+
+    def _write(self, brick: int, number: int, rows: list[Row]) -> None:
+        session = self.session
+        for row in rows:
             session.journal.sample(
-                (now(), session.step, session.steps.backwards, brick, number, _INPUT, values.numel(), nan, inf,
-                 absmax, l2, mean, 1 - full / values.numel(), None, None, None, None)
+                (now(), session.step, session.steps.backwards, brick, number, _INPUT, row.numel, row.nan, row.inf,
+                 row.absmax, row.l2, row.mean, row.zero_fraction, None, None, None, row.histogram)
             )  # fmt: skip
 
 
@@ -101,7 +108,6 @@ def _fingerprint(found: list[torch.Tensor]) -> str:
     for tensor in found:
         if tensor.layout is not torch.strided or tensor.numel() == 0:
             continue
-        flat = tensor.detach().reshape(-1) if tensor.is_contiguous() else tensor.detach().flatten()
-        picked = flat[:: max(1, flat.numel() // _ELEMENTS)][:_ELEMENTS]
-        checksum = zlib.crc32(repr((list(tensor.shape), picked.tolist())).encode(), checksum)
+        picked = tensors.strided(tensor.detach(), _ELEMENTS)
+        checksum = zlib.crc32(repr((tuple(tensor.shape), picked.tolist())).encode(), checksum)
     return f"{checksum:08x}"

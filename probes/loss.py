@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,11 @@ class LossProbe(Probe):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
+        self._zeroed = 0
         self._scaled: tuple[weakref.ref[torch.Tensor], torch.Tensor, Any] | None = None
+
+    def zero_grad(self, owner: Any, to_none: bool) -> None:
+        self._zeroed += 1
 
     def scaling(self, scaler: Any, loss: Any) -> None:
         """Remembers what the scaler was given: the loss before it was multiplied."""
@@ -34,6 +39,7 @@ class LossProbe(Probe):
     def backward_begin(self, losses: Sequence[torch.Tensor], upstream: Any) -> None:
         session = self.session
         site = caller() if session.on.facts else ""
+        zeroed, self._zeroed = self._zeroed, 0
         for loss in losses:
             if loss.numel() != 1 or upstream is not None or hands_off():
                 self._without_value(loss, site)
@@ -46,9 +52,10 @@ class LossProbe(Probe):
                 "dtype": str(loss.dtype).removeprefix("torch."),
                 "grad_fn": type(loss.grad_fn).__name__,
                 "training": self._training(),
+                "zeroed": zeroed,
             }
             step = session.step
-            session.readback.read(value, lambda host, f=fields, s=step: self._write(float(host), f, s))  # type: ignore[misc]
+            session.readback.scalar(value, partial(self._write, fields, step))
         self._scaled = None
 
     def _unscaled(self, loss: torch.Tensor) -> tuple[torch.Tensor, float | None]:
@@ -67,7 +74,7 @@ class LossProbe(Probe):
         roots = [root for model in self.session.models[:1] if (root := model.root()) is not None]
         return roots[0].training if roots else None
 
-    def _write(self, value: float, fields: dict[str, Any], step: int) -> None:
+    def _write(self, fields: dict[str, Any], step: int, value: float) -> None:
         session = self.session
         session.pulse.loss = value
         finite = math.isfinite(value)

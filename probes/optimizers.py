@@ -26,6 +26,8 @@ class OptimizersProbe(Probe):
         self._told: dict[int, list[dict[str, Any]]] = {}
         self._groups: dict[int, int] = {}
         self._counts: dict[int, int] = {}
+        self._objects: dict[int, list[int]] = {}
+        self._scheduled = 0
 
     def optimizer_begin(self, optimizer: Any) -> None:
         number = self.session.book.optimizer(optimizer)
@@ -34,10 +36,20 @@ class OptimizersProbe(Probe):
         if self._groups.get(number) != size:
             self._groups[number] = size
             self._created(optimizer, number)
+        # Values are replaced, not changed in place: the same objects mean the same hyperparameters.
+        objects = [id(value) for group in groups for key, value in group.items() if key not in _PER_STEP]
+        if self._objects.get(number) != objects:
+            self._objects[number] = objects
+            self._hyperparameters(number, groups)
+
+    def _hyperparameters(self, number: int, groups: list[dict[str, Any]]) -> None:
         told = [{key: _plain(value) for key, value in group.items() if key not in _PER_STEP} for group in groups]
         if self._told.get(number) != told:
             self._told[number] = told
             self.session.fact("hyperparameters", {"optimizer": number, "groups": told}, always=True)
+
+    def scheduled(self, scheduler: Any) -> None:
+        self._scheduled += 1
 
     def _created(self, optimizer: Any, number: int) -> None:
         book = self.session.book
@@ -59,7 +71,8 @@ class OptimizersProbe(Probe):
         rates = [_plain(group.get("lr")) for group in optimizer.param_groups]
         if rates and isinstance(rates[0], float):
             self.session.pulse.lr = rates[0]
-        self.session.fact("optimizer", {"optimizer": number, "lr": rates, "count": count})
+        scheduled, self._scheduled = self._scheduled, 0
+        self.session.fact("optimizer", {"optimizer": number, "lr": rates, "count": count, "scheduled": scheduled})
 
 
 def _plain(value: Any) -> Any:

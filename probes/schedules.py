@@ -1,6 +1,7 @@
-"""Learning-rate schedules: every call, and the rates it left behind.
+"""Learning-rate schedules: which there are, and how often they are stepped.
 
-Enters: ``step`` of torch's schedulers. Leaves: ``schedule`` events.
+Enters: ``step`` of torch's schedulers. Leaves: a ``schedule`` event the first time one is stepped (building one steps
+it once) and in sampled steps; how often stands in every ``optimizer`` event (``scheduled``), with the rates.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class SchedulesProbe(Probe):
         # Building a scheduler calls its step once: that call is number 0.
         count = self._counts.get(id(scheduler), -1) + 1
         self._counts[id(scheduler)] = count
+        if count > 1 and not self.session.on.full:
+            return
         rates = [group.get("lr") for group in optimizer.param_groups]
         fields = {
             "cls": type(scheduler).__name__,
@@ -34,7 +37,7 @@ class SchedulesProbe(Probe):
             "lr": [float(rate) if _on_host(rate) else None for rate in rates],
             "count": count,
         }
-        self.session.fact("schedule", fields)
+        self.session.fact("schedule", fields, always=True)
 
 
 def _on_host(rate: Any) -> bool:

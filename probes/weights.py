@@ -23,10 +23,12 @@ from brickprof.capture.clock import now
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
+from brickprof.capture.survey import Row, survey
 from brickprof.records import ROLES
 
 _WEIGHT, _UPDATE = ROLES.index("weight"), ROLES.index("update")
 _MOST_NAMED = 32
+_CHECKSUM_EVERY = 4  # on a device, where a checksum is a launch per tensor
 _counter = time.perf_counter_ns
 Watched = list[tuple[Entry, torch.Tensor]]
 
@@ -39,6 +41,7 @@ class WeightsProbe(Probe):
         self._before: dict[int, tuple[list[int], torch.Tensor]] = {}
         self._broken: set[int] = set()
         self._looked_at_escalation = -1
+        self._samples = 0
 
     def backward_begin(self, losses: Any, upstream: Any) -> None:
         """A loss that is not finite: were the weights broken before this step's own gradients?"""
@@ -103,9 +106,12 @@ class WeightsProbe(Probe):
                     continue
             if entries[i].number not in self._broken:
                 broken.append({"tensor": entries[i].number, "nan": nan, "inf": inf, "numel": numel})
+        self._tell(broken, len(entries), step, when)
+
+    def _tell(self, broken: list[dict[str, Any]], of: int, step: int, when: str) -> None:
         if broken:
             self._broken.update(item["tensor"] for item in broken)
-            fields = {"nonfinite": broken[:_MOST_NAMED], "broken": len(broken), "of": len(entries), "when": when}
+            fields = {"nonfinite": broken[:_MOST_NAMED], "broken": len(broken), "of": of, "when": when}
             self.session.fact("weight", fields, step=step, always=True)
             self.session.anomaly("weight", {"tensor": broken[0]["tensor"], "value": math.nan}, step=step)
 
@@ -115,54 +121,46 @@ class WeightsProbe(Probe):
         session = self.session
         start = _counter()
         entries, values = [entry for entry, _ in watched], [value for _, value in watched]
-        on_host = values[0].device.type == "cpu"
-        lengths, numels = tensors.sample_lengths(values), [value.numel() for value in values]
-        step, stamp = session.step, now()
-        table, bits, after = tensors.statistics(values), tensors.checksums(values), tensors.samples(values)
-        arrived: dict[str, Any] = {}
+        numbers, lengths = [entry.number for entry in entries], tensors.sample_lengths(values)
+        step, stamp, after = session.step, now(), tensors.samples(values)
+        arrived: dict[str, Any] = {"bits": [None] * len(entries)}
+        self._samples += 1
+        if values[0].device.type == "cpu" or self._samples % _CHECKSUM_EVERY == 1:
+            session.readback.read(tensors.checksums(values), lambda host: arrived.update(bits=host.tolist()))
 
-        def keep(name: str) -> Any:
-            return lambda host: arrived.__setitem__(name, host.tolist())
+        def rows_arrived(rows: list[Row]) -> None:
+            for entry, row, bits in zip(entries, rows, arrived["bits"], strict=True):
+                session.journal.sample(
+                    (stamp, step, 0, entry.brick, entry.number, _WEIGHT, row.numel, row.nan, row.inf, row.absmax,
+                     row.l2, row.mean, row.zero_fraction, None, bits, None, row.histogram)
+                )  # fmt: skip
+            self._report_rows(entries, rows, step)
 
-        def after_arrived(host: torch.Tensor) -> None:
-            counts, sizes = tensors.histograms(host, lengths), tensors.segment_norms(host, lengths)
-            arrived["sizes"] = sizes
-            norms = [arrived["table"][0 if on_host else 1][i] for i in range(len(entries))]
-            self._report(entries, norms, values if on_host else None, step, "after")
-            for i, row in enumerate(zip(*arrived["table"], strict=True)):
-                self._write(entries[i], numels[i], row, arrived["bits"][i], counts[i], stamp, step)
+        survey(values, session.readback, rows_arrived, sampled=after)
+        if before is not None and before[0] == numbers:
+            numels = [value.numel() for value in values]
+            moved = torch.stack([after - before[1], after])
 
-        session.readback.read(table, keep("table"))
-        session.readback.read(bits, keep("bits"))
-        session.readback.read(after, after_arrived)
-        if before is not None and before[0] == [entry.number for entry in entries]:
-            delta = after - before[1]
+            def moved_arrived(host: torch.Tensor) -> None:
+                self._write_updates(entries, numels, host, lengths, stamp, step)
 
-            def delta_arrived(host: torch.Tensor) -> None:
-                self._write_updates(entries, numels, host, lengths, arrived["sizes"], stamp, step)
-
-            session.readback.read(delta, delta_arrived)
+            session.readback.read(moved, moved_arrived)
         session.spend("full", _counter() - start)
 
-    def _write(
-        self, entry: Entry, numel: int, row: tuple[float, ...], bits: int, counts: list[int], stamp: int, step: int
-    ) -> None:
-        l2, absmax, mean, full, nan, inf = row
-        finite = math.isfinite(l2) and math.isfinite(absmax)
-        tensor = entry.tensor()
-        if not finite and tensor is not None and tensor.device.type == "cpu":
-            nan, inf, absmax, l2 = tensors.exact(tensors.local(tensor))
-        self.session.journal.sample(
-            (stamp, step, 0, entry.brick, entry.number, _WEIGHT, numel, int(nan), int(inf), absmax, l2, mean,
-             1 - full / numel, None, bits, None, counts)
-        )  # fmt: skip
+    def _report_rows(self, entries: list[Entry], rows: list[Row], step: int) -> None:
+        found = [
+            {"tensor": entry.number, "nan": row.nan, "inf": row.inf, "numel": row.numel}
+            for entry, row in zip(entries, rows, strict=True)
+            if not row.finite
+        ]
+        self._broken -= {entry.number for entry, row in zip(entries, rows, strict=True) if row.finite}
+        self._tell([item for item in found if item["tensor"] not in self._broken], len(entries), step, "after")
 
     def _write_updates(
-        self, entries: list[Entry], numels: list[int], delta: torch.Tensor, lengths: list[int], sizes: list[float],
-        stamp: int, step: int,
-    ) -> None:  # fmt: skip
-        moved = tensors.segment_norms(delta, lengths)
-        for entry, numel, rms, size in zip(entries, numels, moved, sizes, strict=True):
+        self, entries: list[Entry], numels: list[int], moved: torch.Tensor, lengths: list[int], stamp: int, step: int
+    ) -> None:
+        updates, sizes = tensors.segment_norms(moved[0], lengths), tensors.segment_norms(moved[1], lengths)
+        for entry, numel, rms, size in zip(entries, numels, updates, sizes, strict=True):
             ratio = rms / size if size else None
             self.session.journal.sample(
                 (stamp, step, 0, entry.brick, entry.number, _UPDATE, numel, None, None, None,

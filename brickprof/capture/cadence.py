@@ -30,6 +30,7 @@ _SHARE = {"facts": 0.6, "blocks": 0.5, "guard": 0.5, "spans": 0.5, "full": 0.9}
 _LONGEST = {"facts": 64, "blocks": 64, "guard": 64, "spans": 256, "full": 1024}
 _LIGHT = frozenset({"facts", "guard"})
 _FIRST_STEPS = 3
+_EARLY = frozenset({4, 8, 16, 32})
 _WINDOW = 9
 _ADAPT_EVERY = 8
 _ALLOWANCE_NS = 150_000  # a step, at a budget of 1 %
@@ -73,8 +74,8 @@ class Cadence:
         for way in WAYS:
             allowed = deep or self.level != "light" or way in _LIGHT
             setattr(switches, way, allowed and (deep or first or step % self.stride[way] == 0))
-        if step & (step - 1) == 0 and self.level != "light":
-            switches.full = True  # steps 4, 8, 16, ...: logarithmically few, and early ones matter most
+        if step in _EARLY and self.level != "light":
+            switches.full = True  # few, and what happens early decides most
         switches.deep = deep
         return switches
 

@@ -22,6 +22,7 @@ class Readback:
     def __init__(self) -> None:
         self._waiting: deque[tuple[Any, torch.Tensor, torch.Tensor, Done]] = deque()
         self._pinned: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
+        self._scalars: list[tuple[torch.Tensor, Callable[[float], None]]] = []
         self.dropped = 0
 
     def read(self, tensor: torch.Tensor, done: Done) -> None:
@@ -40,6 +41,31 @@ class Readback:
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(tensor.device))
         self._waiting.append((event, buffer, target.view(tensor.shape), done))
+
+    def scalar(self, value: torch.Tensor, done: Callable[[float], None]) -> None:
+        """One number: at once from a CPU, else with the step's other numbers in a single copy."""
+        value = value.detach()
+        if value.device.type == "cpu":
+            done(value.item())
+        elif value.device.type == "cuda" and len(self._scalars) < _LONGEST:
+            # A view of the user's tensor would show what he writes into it later: this is a copy.
+            self._scalars.append((value.to(torch.float32, copy=True).reshape(()), done))
+        else:
+            self.dropped += 1
+
+    def send(self) -> None:
+        """Sends the step's single numbers on their way."""
+        scalars, self._scalars = self._scalars, []
+        if not scalars:
+            return
+        home = scalars[0][0].device
+        values = torch.stack([value if value.device == home else value.to(home) for value, _ in scalars])
+
+        def arrived(host: torch.Tensor) -> None:
+            for number, (_, done) in zip(host.tolist(), scalars, strict=True):
+                done(number)
+
+        self.read(values, arrived)
 
     def poll(self) -> None:
         """Delivers what has arrived, in order."""

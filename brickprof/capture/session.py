@@ -62,6 +62,8 @@ class Session:
         self.steps = StepClock()
         self.cadence = Cadence(settings.level, settings.overhead)
         self.on = self.cadence.begin(0)
+        self.hooks = True
+        """Whether blocks are looked at in this step; where not, their hooks return at once."""
         self.readback = Readback()
         self.book = Book(self.journal)
         self.models: list[models.Model] = []
@@ -217,7 +219,6 @@ class Session:
         self.emit("backward_end", losses, ok)
         if not self.steps.updates_by_optimizer and not hands_off():
             self._manual_state = self._manual_fingerprint()
-        self.readback.poll()
 
     def optimizer_built(self, optimizer: Any) -> None:
         number = self.book.optimizer(optimizer)
@@ -248,7 +249,8 @@ class Session:
         ended, stamp = self.step, _counter()
         wall = stamp - self._step_started
         self.emit("step_end", ended)
-        self.readback.poll()
+        self._guarded("readback", self.readback.send)
+        self._guarded("readback", self.readback.poll)
         self._write_step_span(wall)
         spent, self._spent = self._spent, 0
         self._learn_costs(spent)
@@ -262,6 +264,7 @@ class Session:
         self.trace.reset()
         self.trace.step_id = self.trace.new_id()
         self.on = self.cadence.begin(self.step)
+        self.hooks = self.on.blocks or self.on.spans or self.on.full
         if not self.journal.alive and not self.pulse.state:
             self.pulse.state = 1
             self.pulse.beat(now())
@@ -326,6 +329,7 @@ class Session:
         return model
 
     def _look_for_models(self, losses: Sequence[torch.Tensor]) -> None:
+        self._scan_due = False
         unknown = [leaf for loss in losses for leaf in models.leaves(loss) if self.book.get(leaf) is None]
         if unknown or not self.models:
             self.look_for_models()
@@ -398,7 +402,9 @@ class Session:
         if self.closed:
             return
         self.closed = True
+        self.emit("step_end", self.step)
         with contextlib.suppress(Exception):
+            self.readback.send()
             self.readback.drain(1.0)
         self.emit("close")
         with contextlib.suppress(Exception):

@@ -109,11 +109,16 @@ def exact(tensor: Tensor) -> tuple[int, int, float, float]:
 
 def sample(tensor: Tensor) -> Tensor:
     """Up to 1K elements at a fixed stride, as a 1-D view where the layout allows it."""
+    return strided(tensor, SAMPLE)
+
+
+def strided(tensor: Tensor, most: int) -> Tensor:
+    """Up to ``most`` elements at a fixed stride."""
     numel = tensor.numel()
     if not tensor.is_contiguous():
         tensor = tensor.t() if tensor.dim() == 2 and tensor.t().is_contiguous() else tensor.reshape(-1)
-    stride = max(1, numel // SAMPLE)
-    return tensor.as_strided((min(SAMPLE, numel),), (stride,), tensor.storage_offset())
+    stride = max(1, numel // most)
+    return tensor.as_strided((min(most, numel),), (stride,), tensor.storage_offset())
 
 
 def samples(tensors: Sequence[Tensor]) -> Tensor:
@@ -131,29 +136,30 @@ def sample_lengths(tensors: Iterable[Tensor]) -> list[int]:
 
 
 def statistics(tensors: Sequence[Tensor]) -> Tensor:
-    """Rows (l2, absmax, mean, non-zeros, nan, inf), a column per tensor, float64, on the device.
+    """Rows (l2, absmax), and on a CPU also (sum, non-zeros); a column per tensor, float64, on the device.
 
-    On a CPU nan and inf stay zero: where l2 is not finite the caller counts them with ``exact``.
+    On a device each further row would be a launch per tensor: mean and zero fraction come from the sample there.
     """
-    home = tensors[0].device
-    l2 = l2_norms(tensors)
-    zeros = torch.zeros(len(tensors), dtype=torch.float64, device=home)
-    if home.type == "cpu":
-        pairs = [torch.aminmax(tensor) for tensor in tensors]
-        low = torch.stack([pair.min.double() for pair in pairs])
-        high = torch.stack([pair.max.double() for pair in pairs])
-        absmax, nan, inf = torch.maximum(low.abs(), high.abs()), zeros, zeros
-    else:
-        absmax = _norms(tensors, _INFINITY).double()
-        nan = torch.stack([torch.isnan(tensor).sum().to(home) for tensor in tensors]).double()
-        inf = torch.stack([torch.isinf(tensor).sum().to(home) for tensor in tensors]).double()
-    mean = torch.stack([tensor.mean(dtype=_wide(tensor)).to(home, torch.float64) for tensor in tensors])
-    full = torch.stack([torch.count_nonzero(tensor).to(home) for tensor in tensors]).double()
-    return torch.stack([l2.double(), absmax, mean, full, nan, inf])
+    if tensors[0].device.type != "cpu":
+        return torch.stack([l2_norms(tensors).double(), _norms(tensors, _INFINITY).double()])
+    pairs = [torch.aminmax(tensor) for tensor in tensors]
+    low = torch.stack([pair.min for pair in pairs]).double()
+    high = torch.stack([pair.max for pair in pairs]).double()
+    sums = torch.stack([total(tensor) for tensor in tensors]).double()
+    full = torch.stack([torch.count_nonzero(tensor) for tensor in tensors]).double()
+    return torch.stack([l2_norms(tensors).double(), torch.maximum(low.abs(), high.abs()), sums, full])
 
 
-def _wide(tensor: Tensor) -> torch.dtype:
-    return tensor.dtype if tensor.dtype is torch.float64 else torch.float32
+def means_and_zeros(
+    table: Sequence[Sequence[float]], values: Tensor | None, lengths: Sequence[int], numels: Sequence[int]
+) -> list[tuple[float, float]]:
+    """(mean, zero fraction) per tensor: exact where ``statistics`` counted them, else from the host sample."""
+    if len(table) == 4:
+        return [(s / n, 1 - full / n) for s, full, n in zip(table[2], table[3], numels, strict=True)]
+    if values is None:
+        return [(math.nan, math.nan)] * len(numels)
+    parts = values.double().split(list(lengths))
+    return [(float(part.mean()), float((part == 0).double().mean())) for part in parts]
 
 
 def checksums(tensors: Sequence[Tensor]) -> Tensor:

@@ -69,8 +69,8 @@ def run(
         str | None,
         typer.Option("--out", "-o", metavar="DIR", help="The folder that will hold the run's own folder."),
     ] = None,
-    name: Annotated[str, typer.Option(metavar="NAME", help="The run's name, instead of the script's.")] = "",
-    level: Annotated[str | None, typer.Option(metavar="LEVEL", help="light, standard or deep.")] = None,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The run's name, instead of the script's.")] = "",
+    level: Annotated[str | None, typer.Option("--level", metavar="LEVEL", help="light, standard or deep.")] = None,
     overhead: Annotated[
         str | None, typer.Option(metavar="SHARE", help="The share of time that capture may take, such as 1%.")
     ] = None,
