@@ -31,13 +31,15 @@ def conclude(place: Place, ended: Exit, *, fail_on: str = "never") -> int:
     if not place.speaks and processes.in_run(place.path):
         return ended.code  # a rank that is still running will judge for all
     try:
-        diagnosis = _diagnosed(place.path)
+        diagnosis, problem = _diagnosed(place.path)
     except KeyboardInterrupt:
         _say(place, f"interrupted while judging the run; it is recorded in {place.shown}.")
         return ended.code
     except Exception as error:
         _say(place, f"the run is recorded in {place.shown}, but could not be judged: {_in_words(error)}")
         return ended.code
+    if problem:
+        _say(place, problem)
     if place.speaks:
         try:
             _show(diagnosis, place, ended)
@@ -56,7 +58,8 @@ def exit_code(script: int, diagnosis: dict[str, Any], fail_on: str) -> int:
     return script
 
 
-def _diagnosed(folder: Path) -> Diagnosis:
+def _diagnosed(folder: Path) -> tuple[Diagnosis, str]:
+    """The diagnosis, which is also written; and why that did not work, if it did not."""
     from brickprof.diagnosis import diagnose
     from brickprof.run import Run
 
@@ -65,21 +68,22 @@ def _diagnosed(folder: Path) -> Diagnosis:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         diagnosis = diagnose(Run.open(folder))
-        with suppress(OSError):
-            _write(folder / DIAGNOSIS, diagnosis.to_json())
+        problem = _write(folder / DIAGNOSIS, diagnosis.to_json())
     finally:
         os.close(lock)
-    return diagnosis
+    return diagnosis, problem
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str) -> str:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        return f"{path.name} could not be written: {error.strerror}."
+    return ""
 
 
 def _show(diagnosis: Diagnosis, place: Place, ended: Exit) -> None:

@@ -8,6 +8,7 @@ only after it moved again.
 from __future__ import annotations
 
 import os
+import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from brickprof.launch.stacks import threads
 
 _DUMP_SECONDS = 1.0
 _MOST_TEXT = 200_000
+_FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)')
 _STOPPED_STATES = "TtZX"
 
 
@@ -41,11 +43,22 @@ class Hang:
 
     @property
     def place(self) -> str:
-        """Where the first rank stands: the innermost open brick, else its phase."""
-        stalled = next((rank for rank in self.ranks if rank["stalled"]), None)
-        if stalled is None:
-            return ""
-        return str(stalled["open_bricks"][-1] if stalled["open_bricks"] else stalled["phase"])
+        """Where the first stalled rank stands: the innermost open brick, else its phase, if it is in one."""
+        rank = self._first
+        if rank["open_bricks"]:
+            return str(rank["open_bricks"][-1])
+        return "" if rank["phase"] == "idle" else str(rank["phase"])
+
+    @property
+    def frame(self) -> str:
+        """The line of Python that its main thread is in: ``train.py:12 in save``."""
+        main = self._first["stacks"][-1] if self._first["stacks"] else ""
+        found = _FRAME.search(main)
+        return f"{os.path.basename(found['file'])}:{found['line']} in {found['name']}" if found else ""
+
+    @property
+    def _first(self) -> dict[str, Any]:
+        return next(rank for rank in self.ranks if rank["stalled"])
 
 
 class HangWatch:

@@ -158,11 +158,13 @@ class Watch:
             child.send(signal.SIGWINCH)
 
     def _report(self, hang: Hang) -> None:
-        fields = {"seconds": round(hang.seconds, 1), "place": hang.place, "ranks": hang.ranks}
+        fields = {
+            "seconds": round(hang.seconds, 1), "place": hang.place, "frame": hang.frame, "ranks": hang.ranks
+        }  # fmt: skip
         self.log.event("hang", hang.step, fields)
-        where = f" (in {hang.place})" if hang.place else ""
+        where = ", ".join(clean(part) for part in (hang.place, hang.frame) if part)
         self._say(
-            f"nothing has moved for {hang.seconds:.0f} s: step {hang.step}{where}. "
+            f"nothing has moved for {hang.seconds:.0f} s: step {hang.step:,}{where and f' ({where})'}. "
             f"The stacks are in {self.place.shown}; the script goes on."
         )
 
