@@ -31,7 +31,8 @@ MAIN_VARIABLE = "BRICKPROF_MAIN"
 
 LIFELINE_VARIABLE = "BRICKPROF_LIFELINE"
 
-DUMP_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 3
+DUMP_SIGNAL = int(getattr(signal, "SIGRTMAX", 3)) - 3
+"""Asks a process for its stacks; 0 where there are no real-time signals."""
 HIGH_DESCRIPTOR = 400
 """Ours lie above it, so that the script's files get the numbers they always had."""
 
@@ -203,7 +204,7 @@ def _catch_crashes(process: _Process) -> None:
         process.stacks = path
         if not faulthandler.is_enabled():
             faulthandler.enable(file=descriptor, all_threads=True)
-        if signal.getsignal(DUMP_SIGNAL) is signal.SIG_DFL:
+        if DUMP_SIGNAL and signal.getsignal(DUMP_SIGNAL) is signal.SIG_DFL:
             faulthandler.register(DUMP_SIGNAL, file=descriptor, all_threads=True, chain=False)
 
 

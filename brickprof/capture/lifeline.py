@@ -18,7 +18,7 @@ from types import FrameType
 
 from brickprof.capture.boot import LIFELINE_VARIABLE
 
-BROKEN_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 4
+BROKEN_SIGNAL = int(getattr(signal, "SIGRTMAX", 4)) - 4
 
 
 def hold() -> None:

@@ -11,8 +11,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from brickprof.launch.conclusion import FAIL_ON
-
 _TAKE_THE_REST = ("-m", "-c")
 
 
@@ -69,8 +67,12 @@ def run(
         str | None,
         typer.Option("--out", "-o", metavar="DIR", help="The folder that will hold the run's own folder."),
     ] = None,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The run's name, instead of the script's.")] = "",
-    level: Annotated[str | None, typer.Option("--level", metavar="LEVEL", help="light, standard or deep.")] = None,
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="The run's name, instead of the script's.")
+    ] = "",
+    level: Annotated[
+        str | None, typer.Option("--level", metavar="LEVEL", help="light, standard or deep.")
+    ] = None,
     overhead: Annotated[
         str | None, typer.Option(metavar="SHARE", help="The share of time that capture may take, such as 1%.")
     ] = None,
@@ -97,6 +99,7 @@ def run(
     from brickprof import settings as configuration
     from brickprof.errors import UsageError
     from brickprof.launch import supervisor, target
+    from brickprof.launch.conclusion import FAIL_ON
     from brickprof.text import file_name
 
     if fail_on not in FAIL_ON:
