@@ -25,7 +25,10 @@ class ClippingProbe(Probe):
         if total is None or hands_off():
             self.session.fact("clip", {**told, "norm": None})
             return
-        self.session.readback.scalar(tensors.local(total), partial(self._write, told, self.session.step))
+        part = tensors.local(total)
+        if hasattr(total, "to_local"):
+            told["local"] = True  # this rank's part of a sharded norm: the whole would be a collective
+        self.session.readback.scalar(part, partial(self._write, told, self.session.step))
 
     def _write(self, told: dict[str, Any], step: int, norm: float) -> None:
         self.session.pulse.norm = norm

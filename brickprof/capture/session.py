@@ -29,6 +29,7 @@ from brickprof.capture.probe import SIGNALS, Probe
 from brickprof.capture.readback import Readback
 from brickprof.capture.steps import StepClock
 from brickprof.capture.surroundings import hands_off
+from brickprof.capture.tensors import local, strided
 from brickprof.capture.trace import PHASE, Trace
 from brickprof.journal import Journal
 from brickprof.plugins import discover
@@ -85,6 +86,7 @@ class Session:
         self._manual_state: tuple[Any, ...] = ()
         self._last_escalation = -(10**9)
         self._notes: set[str] = set()
+        self.journal.warm()
         self._step_brick = self.journal.brick(Brick(Kind.STEP, "step"))
         self.trace.step_id = self.trace.new_id()
         self.fact("run", about, always=True)
@@ -371,8 +373,8 @@ class Session:
         for parameter in self.watched()[:4]:
             grad = parameter.grad
             marks.append((parameter._version, id(grad), None if grad is None else grad._version))
-            if parameter.device.type == "cpu" and parameter.layout is torch.strided:
-                marks.append(parameter.detach().reshape(-1)[:8].tolist())
+            if parameter.device.type == "cpu":  # this rank's values only: reading a sharded whole is a collective
+                marks.append(strided(local(parameter), 8).tolist())
             else:
                 marks.append(self.steps.total_backwards)
         return tuple(map(str, marks))
