@@ -15,6 +15,7 @@ from brickprof.errors import ConfigurationError
 
 LIBRARY = Path(__file__).with_name("library")
 MAX_BYTES = 256 * 1024
+_PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
 @functools.cache
@@ -81,6 +82,8 @@ def _plain(node: Any, path: tuple[str | int, ...], lines: dict[tuple[str | int, 
         return None
     line = node.start_mark.line + 1
     lines[path] = line
+    if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
+        raise ConfigurationError(f"{file}:{line}: the tag {node.tag} is not read here.")
     if isinstance(node, yaml.SequenceNode):
         return [_plain(item, (*path, index), lines, file) for index, item in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from brickprof import plugins
 from brickprof.bricks import Coordinates
-from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Violation, overall
+from brickprof.contracts.verdicts import Severity, Verdict, Violation, overall
 from brickprof.diagnosis import summary, whys
 from brickprof.diagnosis.hypotheses import Hypothesis, best
 from brickprof.diagnosis.model import Diagnosis, Finding
@@ -49,7 +49,7 @@ class Doctor:
         results = self.engine.results(run)
         violations = _incidents([violation for result in results for violation in result.violations])
         findings = [self._finding(place, *found) for place, found in enumerate(violations, start=1)]
-        contracts = tuple(result for result in results if result.id)
+        contracts = tuple(replace(result, violations=()) for result in results if result.id)
         verdict = overall(result.verdict for result in contracts)
         if any(finding.severity is Severity.ERROR for finding in findings):
             verdict = Verdict.FAIL
@@ -116,11 +116,3 @@ def _scope(violation: Violation) -> str:
     if violation.what == "nonfinite":
         return "local" if violation.details.get("recovered") else "global"
     return "local" if violation.brick else "global"
-
-
-def relocated(diagnosis: Diagnosis, **about: Any) -> Diagnosis:
-    """The same diagnosis with more said about its run."""
-    return replace(diagnosis, run={**diagnosis.run, **about})
-
-
-__all__ = ["ContractResult", "Doctor", "diagnose", "relocated"]

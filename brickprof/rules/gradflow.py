@@ -109,9 +109,9 @@ class GradFlow:
     def _update(self, event: Event) -> None:
         rates = event.fields.get("lr")
         moved = not isinstance(rates, list) or not rates or any((number(rate) or 0.0) > 0 for rate in rates)
+        updates = self._updates.setdefault(event.rank, [])
         if event.fields.get("skipped") or not moved:
             return
-        updates = self._updates.setdefault(event.rank, [])
         if event.step not in updates and len(updates) < self._updates_before:
             updates.append(event.step)
             if whole(event.fields.get("count")) > self._updates_before:  # some were not written

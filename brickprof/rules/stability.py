@@ -55,6 +55,8 @@ class _Rank:
     finite_weights: dict[Key, int] = field(default_factory=dict)
     last_finite_grad: int = -1
     skipped_in_a_row: int = 0
+    last_skipped: int = -1
+    last_loss: int = -1
     skipped: int = 0
     first_step: int | None = None
 
@@ -305,7 +307,7 @@ class Stability:
     def _lesser(self) -> Violation | None:
         """What is worth a word although it did no damage."""
         for number_of, rank in self._ranks.items():
-            if rank.skipped_in_a_row >= self._limit:
+            if rank.skipped_in_a_row >= self._limit and rank.last_skipped >= rank.last_loss - 1:
                 return self._never_steps(number_of, rank)
         for anomaly in self._seen[Stage.LOSS]:
             step, rank = self._fact(anomaly), self._ranks[anomaly.rank]
@@ -331,19 +333,18 @@ class Stability:
         )  # fmt: skip
 
     def _never_steps(self, number_of: int, rank: _Rank) -> Violation:
-        newest = next(reversed(rank.steps), self._newest)
         grads = [
             a for a in (*self._seen[Stage.BACKWARD], *self._seen[Stage.OPTIMIZER]) if a.rank == number_of
         ]
         origin = min(grads, key=lambda a: key(a, self._depth), default=None) or Anomaly(
-            Stage.UNSCALE, newest - rank.skipped_in_a_row + 1, rank=number_of
+            Stage.UNSCALE, rank.last_skipped - rank.skipped_in_a_row + 1, rank=number_of
         )
         symptom = f"the last {rank.skipped_in_a_row:,} steps were all skipped by the loss scaler"
         details: dict[str, Any] = {
             "origin": origin, "chain": [origin], "bracket": "", "recovered": False, "shown": origin,
             "skipped_in_a_row": rank.skipped_in_a_row,
         }  # fmt: skip
-        first = newest - rank.skipped_in_a_row + 1
+        first = rank.last_skipped - rank.skipped_in_a_row + 1
         evidence = (origin.evidence,) if origin.evidence else ()
         return Violation(
             CONTRACT, "nonfinite", Severity.ERROR, symptom, first, first, self._where(origin), "block",
@@ -360,6 +361,7 @@ def _on_loss(rank: _Rank, step: _Step, event: Event) -> None:
     if value is None:
         return
     step.last_loss_finite = math.isfinite(value)
+    rank.last_loss = max(rank.last_loss, event.step)
     if step.last_loss_finite:
         step.told = True
         rank.finite_losses += 1
@@ -379,7 +381,7 @@ def _on_grad(rank: _Rank, step: _Step, event: Event) -> None:
 def _on_optimizer(rank: _Rank, step: _Step, event: Event) -> None:
     rank.optimizers = step.told = True
     if event.fields.get("skipped"):
-        _skip(rank, step)
+        _skip(rank, step, event.step)
     else:
         step.applied = True
         if not step.skipped:
@@ -389,14 +391,16 @@ def _on_optimizer(rank: _Rank, step: _Step, event: Event) -> None:
 def _on_scaler(rank: _Rank, step: _Step, event: Event) -> None:
     found = number(event.fields.get("found_inf"))
     if event.fields.get("skipped") or (found is not None and found > 0):
-        _skip(rank, step)
+        _skip(rank, step, event.step)
 
 
-def _skip(rank: _Rank, step: _Step) -> None:
+def _skip(rank: _Rank, step: _Step, number_of: int) -> None:
     if not step.skipped:
         step.skipped = True
         rank.skipped += 1
-        rank.skipped_in_a_row += 1
+        # Every skipped step is written, but not every other one: a gap ends the row.
+        rank.skipped_in_a_row = rank.skipped_in_a_row + 1 if number_of == rank.last_skipped + 1 else 1
+        rank.last_skipped = number_of
 
 
 _HANDLERS = {"loss": _on_loss, "grad": _on_grad, "optimizer": _on_optimizer, "scaler": _on_scaler}

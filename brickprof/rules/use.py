@@ -53,7 +53,7 @@ class Use:
         path = brick.path
         while (brick.model, path) not in self._ran:
             if not path:
-                return None
+                return "" if self._steps.get(brick.model) else None
             path = path.rpartition(".")[0]
         return path
 

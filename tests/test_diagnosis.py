@@ -1,0 +1,267 @@
+"""From records to root causes: which cause wins, what is ruled out, and that every claim has its records."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from making import INF, NAN, Made
+
+from brickprof.contracts.verdicts import Severity, Verdict
+from brickprof.diagnosis import Diagnosis, Finding, diagnose
+from brickprof.errors import UnreadableInput
+
+KEYS = {
+    "id", "contract", "verdict", "severity", "root_cause", "confidence", "brick", "granularity", "scope", "nature",
+    "first_step", "detected_step", "coordinates", "symptom", "whys", "ruled_out", "action", "next_experiment",
+}  # fmt: skip
+
+
+def found(made: Made) -> Finding:
+    """The one finding of a run, after checking what must hold for every finding."""
+    run = made.run()
+    diagnosis = diagnose(run)
+    (finding,) = diagnosis.findings
+    assert diagnosis.verdict is Verdict.FAIL
+    assert 0 < finding.confidence <= 0.99
+    assert 1 <= len(finding.whys) <= 5
+    for part in (*finding.whys, *finding.ruled_out):
+        for identity in part.evidence:
+            assert run.find(identity), identity
+    assert finding.whys[0].evidence
+    assert Diagnosis.from_dict(json.loads(diagnosis.to_json())) == diagnosis
+    return finding
+
+
+def ruled_out(finding: Finding) -> set[str]:
+    return {out.root_cause for out in finding.ruled_out}
+
+
+def test_the_document_has_the_keys_that_others_parse():
+    made = Made()
+    made.healthy(3)
+    made.step(3, loss=NAN)
+    document = diagnose(made.run()).to_dict()
+    assert list(document) == ["schema", "verdict", "run", "findings", "contracts"]
+    assert set(document["findings"][0]) == KEYS
+    assert set(document["contracts"][0]) == {"id", "verdict", "observed", "threshold", "why"}
+    assert set(document["findings"][0]["whys"][0]) == {"question", "finding", "brick", "evidence"}
+    assert document["findings"][0]["coordinates"]["local_rank"] == 0
+
+
+def test_a_healthy_run_has_no_finding():
+    made = Made()
+    made.healthy(20)
+    diagnosis = diagnose(made.run())
+    assert (diagnosis.verdict, diagnosis.findings) == (Verdict.PASS, ())
+    assert diagnosis.run["steps"] == 20
+
+
+def test_no_training_is_vacuous():
+    made = Made()
+    made.event("exited", 0, rank=-1, code=0, text="the script exited 0", **{"class": "ok"})
+    diagnosis = diagnose(made.run())
+    assert (diagnosis.verdict, diagnosis.findings) == (Verdict.VACUOUS, ())
+
+
+def test_data_that_is_not_finite():
+    made = Made()
+    made.healthy(5)
+    made.sample("input", 5, "embed", nan=2, absmax=None)
+    made.activation(5, "embed", nan=8, inputs_finite=False)
+    made.event("loss", 5, value=NAN)
+    finding = found(made)
+    assert (finding.root_cause, finding.first_step) == ("data-nonfinite", 5)
+    assert finding.confidence > 0.8
+    assert {"fp16-overflow", "loss-scale-misused"} <= ruled_out(finding)
+
+
+def test_an_overflow_of_float16():
+    made = Made(dtype="float16")
+    made.healthy(5)
+    made.sample("activation", 4, "body", absmax=60000.0)
+    made.forward(5)
+    made.activation(5, "body", inf=3, dtype="float16")
+    made.event("loss", 5, value=NAN)
+    made.event("optimizer", 5, optimizer=0, lr=[1e-3], count=6)
+    finding = found(made)
+    assert (finding.root_cause, finding.brick) == ("fp16-overflow", "body")
+
+
+def test_a_learning_rate_that_is_too_high():
+    made = Made()
+    for step in range(3):
+        made.step(step, loss=10.0**step, norm=10.0 ** (2 * step), lr=50.0)
+        made.sample("update", step, "body", ratio=4.0, l2=8.0)
+    made.event("loss", 3, value=NAN)
+    finding = found(made)
+    assert finding.root_cause == "learning-rate-too-high"
+    assert "50" in finding.action
+
+
+def test_a_bias_that_starts_at_zero_does_not_make_a_learning_rate_too_high():
+    made = Made()
+    for step in range(5):
+        made.step(step)
+        made.sample("update", step, "head", ratio=1.0, l2=0.01)
+        made.sample("update", step, "body", ratio=1e-3, l2=0.1)
+    made.sample("activation", 5, "body")
+    made.event("loss", 5, value=INF, grad_fn="MeanBackward0")
+    finding = found(made)
+    assert finding.root_cause == "log-of-zero"
+    assert "learning-rate-too-high" in ruled_out(finding)
+
+
+def test_gradients_that_grow_step_by_step():
+    made = Made("a", "b", "c", "d", "e")
+    for step in range(12):
+        made.step(step, norm=10.0**step)
+        for place, block in enumerate("abcde"):
+            made.sample("grad", step, block, absmax=10.0 ** (step - place))
+    made.event("loss", 12, value=1.0)
+    made.broken("grad", 12, "a", inf=1, nan=0, point="step")
+    made.event("optimizer", 12, optimizer=0, lr=[1e-3], count=13)
+    made.event("loss", 13, value=NAN)
+    finding = found(made)
+    assert (finding.root_cause, finding.brick, finding.first_step) == ("exploding-gradients", "a", 12)
+    assert any("per block" in why.finding for why in finding.whys)
+
+
+def test_a_jump_that_nothing_clipped():
+    made = Made()
+    made.healthy(30)
+    made.event("loss", 30, value=1.0)
+    made.event("grad", 30, point="step", l2=3.28e35, nonfinite=[])
+    made.event("optimizer", 30, optimizer=0, lr=[1e-3], count=31)
+    made.broken("weight", 30, "embed", nan=1298, when="after")
+    made.event("loss", 31, value=NAN)
+    finding = found(made)
+    assert (finding.root_cause, finding.brick, finding.first_step) == ("grad-clip-not-applied", "embed", 30)
+    assert "clip_grad_norm_" in finding.action
+    assert finding.whys[0].question == "Why is the loss nan in step 31?"
+
+
+def test_a_jump_is_not_blamed_on_clipping_that_ran():
+    made = Made()
+    for step in range(30):
+        made.step(step)
+        made.event("clip", step, norm=1.0, max_norm=1.0)
+    made.event("loss", 30, value=NAN)
+    assert "grad-clip-not-applied" in ruled_out(found(made))
+
+
+@pytest.mark.parametrize(
+    ("value", "made_by", "cause"),
+    [
+        (INF, "MeanBackward0", "log-of-zero"),
+        (NAN, "MeanBackward0", "invalid-op"),
+        (NAN, "DivBackward0", "division-by-zero"),
+        (NAN, "LogBackward0", "log-of-zero"),
+    ],
+)
+def test_a_loss_that_is_the_first_thing_to_break(value, made_by, cause):
+    made = Made()
+    made.healthy(10)
+    made.sample("update", 9, "body", ratio=1e-3, l2=0.1)
+    made.sample("input", 10, "embed")
+    made.sample("activation", 10, "head")
+    made.event("loss", 10, value=value, grad_fn=made_by)
+    finding = found(made)
+    assert (finding.root_cause, finding.brick, finding.first_step) == (cause, "loss", 10)
+    assert {"data-nonfinite", "exploding-gradients", "learning-rate-too-high"} <= ruled_out(finding)
+    assert finding.confidence > 0.8
+
+
+def test_what_was_not_looked_at_lowers_the_confidence_and_is_said():
+    made = Made()
+    made.healthy(10)
+    made.event("loss", 10, value=NAN)
+    finding = found(made)
+    assert finding.confidence < 0.5
+    assert "Not recorded" in finding.whys[-1].finding
+    assert "--level deep" in finding.whys[-1].finding
+
+
+def test_a_scaled_loss_that_is_never_unscaled():
+    made = Made()
+    for step in range(5):
+        made.forward(step)
+        made.event("loss", step, value=1.0, scale=65536.0)
+        made.event("optimizer", step, optimizer=0, lr=[1e-3], count=step + 1)
+    made.event("loss", 5, value=NAN, scale=65536.0)
+    assert found(made).root_cause == "loss-scale-misused"
+
+
+def test_no_gradient_path():
+    made = Made("embed", "body", "head")
+    made.owned()
+    for step in range(8):
+        made.event("sampled", step, roles=["grad"])
+        made.sample("grad", step, "head")
+        made.step(step)
+    finding = found(made)
+    assert (finding.root_cause, finding.brick, finding.nature) == ("no-gradient-path", "body", "static")
+    assert {"dead-activations", "parameters-frozen"} <= ruled_out(finding)
+
+
+def test_dead_activations():
+    made = Made("embed", "body", "head")
+    made.owned()
+    for step in range(8):
+        made.event("sampled", step, roles=["grad"])
+        for block in ("embed", "body", "head"):
+            made.sample("grad", step, block, absmax=0.0 if block == "body" else 1.0)
+            made.sample("activation", step, block, zero_fraction=1.0 if block == "body" else 0.5)
+        made.step(step)
+    finding = found(made)
+    assert (finding.root_cause, finding.brick) == ("dead-activations", "body")
+
+
+def test_findings_are_ordered_errors_first():
+    made = Made("embed", "body", "head")
+    made.owned()
+    for step in range(8):
+        made.event("sampled", step, roles=["grad"])
+        made.sample("grad", step, "head")
+        made.step(step)
+    made.event("exited", 0, rank=-1, code=3, text="the script exited 3", **{"class": "failed"})
+    diagnosis = diagnose(made.run())
+    assert [finding.severity for finding in diagnosis.findings] == [Severity.ERROR, Severity.WARNING]
+    assert [finding.id for finding in diagnosis.findings] == ["F1", "F2"]
+
+
+def test_two_models_are_told_apart_by_name():
+    first = Made("lift", "place", model="Generator")
+    first.event("model", 0, model="Critic")
+    first.healthy(4)
+    first.broken("weight", 3, "lift", when="after")
+    first.event("brick", 0, id=90, brick_kind="block", path="judge", model="Critic")
+    finding = found(first)
+    assert finding.brick == "Generator.lift"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"schema": 2},
+        {"schema": 1, "verdict": "FINE", "run": {}, "findings": [], "contracts": []},
+        {"schema": 1},
+    ],
+)
+def test_what_is_no_diagnosis_is_refused(document):
+    with pytest.raises(UnreadableInput):
+        Diagnosis.from_dict(document)
+
+
+def test_nothing_is_guessed_from_names():
+    """The same records under other names get the same diagnosis."""
+
+    def judged(*blocks: str) -> tuple[str, float, int]:
+        made = Made(*blocks)
+        made.healthy(10)
+        made.event("loss", 10, value=NAN)
+        finding = found(made)
+        return finding.root_cause, finding.confidence, finding.first_step
+
+    assert judged("embed", "body", "head") == judged("log_of_zero", "detach", "clip")

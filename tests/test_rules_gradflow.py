@@ -1,0 +1,262 @@
+"""C-GRADFLOW-001: parameters that never get a gradient, and the many healthy ways to have none for a while."""
+
+from __future__ import annotations
+
+import pytest
+from making import Made
+
+from brickprof.contracts.verdicts import ContractResult, Verdict
+from brickprof.rules.gradflow import GradFlow
+
+BLOCKS = ("embed", "blocks.0", "blocks.1", "blocks.2", "head")
+
+
+def judge(made: Made) -> ContractResult:
+    rule = GradFlow()
+    for record in made.records:
+        rule.feed(record)
+    return rule.finish(None)
+
+
+def look(
+    made: Made, step: int, *, zero: tuple[str, ...] = (), none: tuple[str, ...] = (), **step_fields
+) -> None:
+    """A step in which all gradients were sampled; those in ``none`` have no gradient at all."""
+    made.event("sampled", step, roles=["grad"], reason="cadence", tensors=len(made.numbers))
+    for block in made.numbers:
+        if block not in none:
+            made.sample("grad", step, block, absmax=0.0 if block in zero else 0.5)
+    made.step(step, **step_fields)
+
+
+def watched(*blocks: str) -> Made:
+    made = Made(*(blocks or BLOCKS))
+    made.owned()
+    return made
+
+
+def test_gradients_everywhere_pass():
+    made = watched()
+    for step in range(5):
+        look(made, step)
+    result = judge(made)
+    assert result.verdict is Verdict.PASS
+    assert "5 parameters" in result.observed
+
+
+def test_nothing_observed_is_vacuous():
+    assert judge(watched()).verdict is Verdict.VACUOUS
+
+
+def test_no_sampled_gradient_is_not_evaluated():
+    made = watched()
+    made.healthy(10)
+    assert judge(made).verdict is Verdict.NOT_EVALUATED
+
+
+@pytest.mark.parametrize("how", ["zero", "none"])
+def test_a_parameter_without_a_gradient_fails_and_is_named(how):
+    made = watched()
+    for step in range(8):
+        look(made, step, **{how: ("blocks.1",)})
+    result = judge(made)
+    assert result.verdict is Verdict.FAIL
+    (violation,) = result.violations
+    assert violation.brick == "blocks.1"
+    assert violation.details["none"] is (how == "none")
+    assert "blocks.1.weight" in violation.symptom
+
+
+def test_the_block_nearest_the_loss_is_where_the_path_ends():
+    made = watched()
+    for step in range(8):
+        look(made, step, none=("embed", "blocks.0", "blocks.1"))
+    (violation,) = judge(made).violations
+    assert violation.brick == "blocks.1"
+    assert len(violation.details["tensors"]) == 3
+
+
+def test_a_zero_initialised_branch_opens_after_the_first_updates():
+    made = watched()
+    for step in range(3):
+        look(made, step, zero=("blocks.1",))
+    look(made, 8)
+    assert judge(made).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_very_short_runs_give_the_benefit_of_the_doubt(steps):
+    made = watched()
+    for step in range(steps):
+        look(made, step, zero=("blocks.1",))
+    result = judge(made)
+    assert result.verdict is Verdict.PASS
+    assert "too few steps" in result.why
+
+
+def test_warming_up_from_a_learning_rate_of_zero_is_no_update():
+    made = watched()
+    for step in range(6):
+        look(made, step, zero=("blocks.1",), lr=0.0)
+    assert judge(made).verdict is Verdict.PASS
+
+
+def test_frozen_parameters_are_intended():
+    made = watched("embed", "head")
+    made.block("frozen", trainable=False)
+    for step in range(10):
+        look(made, step, none=("frozen",))
+    assert judge(made).verdict is Verdict.PASS
+
+
+def test_parameters_frozen_after_the_optimizer_was_built_are_intended():
+    made = Made(*BLOCKS)
+    made.owned(frozen=("blocks.0", "blocks.1"))
+    for step in range(10):
+        look(made, step, none=("blocks.0", "blocks.1"))
+    assert judge(made).verdict is Verdict.PASS
+
+
+def test_a_part_that_no_optimizer_owns_is_not_trained():
+    made = Made(*BLOCKS)
+    made.owned("head")
+    for step in range(10):
+        look(made, step, none=BLOCKS[:-1])
+    assert judge(made).verdict is Verdict.PASS
+
+
+def test_a_model_trained_by_hand_is_judged():
+    made = Made(*BLOCKS)
+    for step in range(10):
+        made.event("sampled", step, roles=["grad"])
+        made.forward(step)
+        made.event("loss", step, value=1.0)
+        for block in BLOCKS:
+            if block != "blocks.2":
+                made.sample("grad", step, block)
+    result = judge(made)
+    assert result.verdict is Verdict.FAIL
+    assert result.violations[0].brick == "blocks.2"
+
+
+def test_a_loss_of_exactly_zero_proves_nothing():
+    made = watched()
+    for step in range(12):
+        look(made, step, zero=BLOCKS if step % 3 else (), loss=0.0 if step % 3 else 1.0)
+    assert judge(made).verdict is Verdict.PASS
+    made = watched()
+    for step in range(12):
+        look(made, step, zero=("head",), loss=0.0)
+    assert judge(made).verdict is Verdict.PASS
+
+
+def test_a_parameter_used_in_some_steps_only_is_healthy():
+    made = watched()
+    for step in range(12):
+        look(made, step, none=() if step == 9 else ("blocks.2",))
+    assert judge(made).verdict is Verdict.PASS
+
+
+def test_parts_that_train_alternately_are_judged_in_their_own_steps():
+    """One model, two optimizers; by bad luck only the steps of the first were sampled."""
+    made = Made("generator", "discriminator")
+    made.owned("generator", optimizer=0)
+    made.owned("discriminator", optimizer=1)
+    for step in range(20):
+        optimizer = step % 2
+        made.forward(step)
+        made.event("loss", step, value=1.0)
+        if optimizer == 0:
+            made.event("sampled", step, roles=["grad"])
+            made.sample("grad", step, "generator")
+        made.event("optimizer", step, optimizer=optimizer, lr=[1e-3], count=step // 2 + 1)
+    assert judge(made).verdict is Verdict.PASS
+
+
+def test_a_block_that_a_random_depth_left_out_is_healthy():
+    made = watched()
+    for step in range(4, 12):
+        made.event("sampled", step, roles=["grad"])
+        made.forward(step, *(b for b in BLOCKS if b != "blocks.1" or step % 3 == 0))
+        made.event("loss", step, value=1.0)
+        for block in BLOCKS:
+            if block != "blocks.1":
+                made.sample("grad", step, block)
+        made.event("optimizer", step, optimizer=0, lr=[1e-3], count=step + 1)
+    assert judge(made).verdict is Verdict.PASS
+
+
+def test_a_block_that_never_runs_is_unused_not_broken():
+    made = watched("embed", "body", "head", "pooler")
+    for step in range(20):
+        made.event("sampled", step, roles=["grad"])
+        made.forward(step, "embed", "body", "head")
+        made.event("loss", step, value=1.0)
+        for block in ("embed", "body", "head"):
+            made.sample("grad", step, block)
+        made.event("optimizer", step, optimizer=0, lr=[1e-3], count=step + 1)
+    assert judge(made).verdict is Verdict.PASS
+
+
+def test_without_block_times_more_looks_are_asked_for():
+    def compiled(steps: int) -> ContractResult:
+        made = watched()
+        for step in range(steps):
+            made.event("sampled", step, roles=["grad"])
+            made.event("loss", step, value=1.0)
+            for block in BLOCKS:
+                if block != "head":
+                    made.sample("grad", step, block)
+            made.event("optimizer", step, optimizer=0, lr=[1e-3], count=step + 1)
+        return judge(made)
+
+    assert compiled(8).verdict is Verdict.PASS
+    assert compiled(16).verdict is Verdict.FAIL
+
+
+def test_shared_complex_and_empty_parameters_are_left_alone():
+    made = watched("embed", "head")
+    made.block("tied", alias_of="embed.weight")
+    made.block("fourier", dtype="complex64")
+    made.block("nothing", shape=[0])
+    made.owned()
+    for step in range(12):
+        look(made, step, none=("tied", "fourier", "nothing"))
+    assert judge(made).verdict is Verdict.PASS
+
+
+def test_a_shard_without_a_gradient_is_healthy_when_another_rank_has_one():
+    first, second = Made("embed", "head", rank=0), Made("embed", "head", rank=1)
+    for made, zero in ((first, ()), (second, ("embed",))):
+        made.owned()
+        for step in range(10):
+            look(made, step, zero=zero)
+    first.records += second.records
+    assert judge(first).verdict is Verdict.PASS
+
+
+def test_two_models_are_two_violations():
+    first, second = Made("a", "b", model="One"), Made("c", "d", model="Two", rank=1)
+    for made, zero in ((first, "a"), (second, "c")):
+        made.owned()
+        for step in range(10):
+            look(made, step, zero=(zero,))
+    first.records += second.records
+    assert {v.brick for v in judge(first).violations} == {"One.a", "Two.c"}
+
+
+def test_a_skipped_start_is_no_update():
+    made = watched()
+    for step in range(6):
+        look(made, step, zero=("blocks.1",), skipped=True)
+    assert judge(made).verdict is Verdict.PASS
+
+
+def test_asking_twice_gives_the_same_answer():
+    rule = GradFlow()
+    made = watched()
+    for step in range(8):
+        look(made, step, none=("blocks.1",))
+    for record in made.records:
+        rule.feed(record)
+    assert rule.finish(None) == rule.finish(None)
