@@ -399,3 +399,12 @@ def test_a_million_samples_open_quickly(tmp_path):
         assert len(Run.open(tmp_path).samples) == 10**6
         best = min(best, time.process_time() - start)
     assert best < 2.5  # about a second on an idle machine
+
+
+def test_a_restarted_rank_is_read_from_its_last_attempt(tmp_path: Path) -> None:
+    for name, value in (("rank00000", 1.0), ("rank00000-r1", 2.0), ("rank00000-r10", 3.0), ("rank00001", 4.0)):
+        journal = Journal(tmp_path / name)
+        journal.event("loss", 0, {"value": value})
+        journal.close()
+    run = Run.open(tmp_path)
+    assert run.loss.sort_values("rank")["value"].tolist() == [3.0, 4.0]

@@ -11,6 +11,7 @@ EVENTS = "events.jsonl"
 SAMPLES = "samples.arrow"
 SPANS = "spans.arrow"
 
+_RANK = re.compile(r"rank(\d{1,9})(?:-r(\d{1,4}))?")
 PROCESS_RANK = -1
 """The rank of what the launch itself wrote."""
 
@@ -20,16 +21,22 @@ def rank_folder(run: Path, rank: int) -> Path:
 
 
 def rank_folders(run: Path) -> dict[int, Path]:
-    """The ranks of a run, in order."""
-    found = {rank_of(folder / EVENTS): folder for folder in run.glob("rank*") if folder.is_dir()}
+    """The ranks of a run, in order; of a rank that was restarted, the last attempt."""
+    attempts = sorted(_attempt(folder) for folder in run.glob("rank*") if folder.is_dir())
+    found = {rank: folder for rank, _, folder in attempts}
     found.pop(PROCESS_RANK, None)
-    return dict(sorted(found.items()))
+    return found
+
+
+def _attempt(folder: Path) -> tuple[int, int, Path]:
+    matched = _RANK.fullmatch(folder.name)
+    return rank_of(folder / EVENTS), int(matched[2] or 0) if matched else 0, folder
 
 
 def rank_of(path: Path) -> int:
     """The rank that wrote a file of a run, from the folder it lies in."""
-    name = path.parent.name
-    return int(name[4:]) if re.fullmatch(r"rank\d+", name) else PROCESS_RANK
+    matched = _RANK.fullmatch(path.parent.name)
+    return int(matched[1]) if matched else PROCESS_RANK
 
 
 def shown(path: Path) -> str:
