@@ -12,8 +12,9 @@ from brickprof.diagnosis import Diagnosis, Finding, diagnose
 from brickprof.errors import UnreadableInput
 
 KEYS = {
-    "id", "contract", "verdict", "severity", "root_cause", "confidence", "brick", "granularity", "scope", "nature",
-    "first_step", "detected_step", "coordinates", "symptom", "whys", "ruled_out", "action", "next_experiment",
+    "id", "contract", "verdict", "severity", "root_cause", "confidence", "brick", "granularity",
+    "scope", "nature", "first_step", "detected_step", "coordinates", "symptom", "whys", "ruled_out",
+    "action", "next_experiment",
 }  # fmt: skip
 
 

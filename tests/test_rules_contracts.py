@@ -18,6 +18,8 @@ obligations:
   - {id: holds, kind: bound, property: It holds., tolerance: 1e-5}
 thresholds: {most: 3}
 """
+WHY, LIMITS = "motivation: Because.", "thresholds: {most: 3}"
+DUTIES = "obligations:\n  - {id: holds, kind: bound, property: It holds., tolerance: 1e-5}"
 
 
 def read(tmp_path, text):
@@ -46,9 +48,9 @@ def test_a_sound_contract_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("motivation: Because.", "motivation: Because.\nmotivtion: x", "x.yaml:3: motivtion is unknown"),
-        ("motivation: Because.", "motivation: 7", "x.yaml:2: motivation should be text"),
-        ("motivation: Because.", "motivation: a\nmotivation: b", "x.yaml:3: the key 'motivation' stands here twice"),
+        (WHY, "motivation: Because.\nmotivtion: x", "x.yaml:3: motivtion is unknown"),
+        (WHY, "motivation: 7", "x.yaml:2: motivation should be text"),
+        (WHY, "motivation: a\nmotivation: b", "x.yaml:3: the key 'motivation' stands here twice"),
         ("motivation: Because.\n", "", "motivation is missing"),
         ("most: 3", "most: .nan", "x.yaml:5: thresholds.most is nan"),
         ("most: 3", "most: -.inf", "thresholds.most is -inf"),
@@ -56,11 +58,11 @@ def test_a_sound_contract_is_read(tmp_path):
         ("most: 3", "most: plenty", "thresholds.most should be a number, not 'plenty'"),
         ("kind: bound", "kind: bond", "x.yaml:4: obligations.0.kind is 'bond'"),
         ("C-X-001", "c x", "metadata.id is 'c x'"),
-        ("thresholds: {most: 3}", "thresholds: &a {most: 3}\nproofs: *a", "x.yaml:6: aliases are not read"),
-        ("thresholds: {most: 3}", "thresholds: !!python/object:os.system {}", "x.yaml:5: the tag .*os.system is not read"),
-        ("thresholds: {most: 3}", "thresholds: [", "x.yaml:6:"),
-        ("thresholds: {most: 3}", "proofs: [{obligation: other, bound: a, strategy: b}]", "which is no obligation here"),
-        ("obligations:\n  - {id: holds, kind: bound, property: It holds., tolerance: 1e-5}", "obligations: []", "empty"),
+        (LIMITS, "thresholds: &a {most: 3}\nproofs: *a", "x.yaml:6: aliases are not read"),
+        (LIMITS, "thresholds: !!python/object:os.system {}", "x.yaml:5: the tag .*os.system is not read"),
+        (LIMITS, "thresholds: [", "x.yaml:6:"),
+        (LIMITS, "proofs: [{obligation: other, bound: a, strategy: b}]", "no obligation here"),
+        (DUTIES, "obligations: []", "obligations is empty"),
         ("obligations:", "obligations: 3\nproofs:", "obligations should be a list, not 3"),
     ],
 )  # fmt: skip
@@ -137,7 +139,7 @@ def test_a_third_party_joins_a_seam_and_a_broken_one_is_a_note(tmp_path, monkeyp
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[brickprof.plugins]\nrules.theirs = their_rule\nrules.broken = their_broken\nreports.other = their_rule\n"
+        "[brickprof.plugins]\nrules.theirs = their_rule\nrules.broken = their_broken\nreports.x = x\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     found = plugins.discover("brickprof.rules")

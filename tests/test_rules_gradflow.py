@@ -1,4 +1,4 @@
-"""C-GRADFLOW-001: parameters that never get a gradient, and the many healthy ways to have none for a while."""
+"""C-GRADFLOW-001: parameters that never get a gradient, and the healthy ways to have none for a while."""
 
 from __future__ import annotations
 

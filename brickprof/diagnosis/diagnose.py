@@ -100,7 +100,7 @@ def _incidents(violations: Iterable[Violation]) -> list[tuple[Violation, str]]:
     follows = ""
     for violation in ordered:
         if broken is not None and violation is not broken and _follows(violation, broken):
-            follows = violation.symptom
+            follows = violation.symptom if violation.what == "crashed" else follows
         else:
             incidents.append((violation, ""))
     return [(v, f"then {follows}" if v is broken and follows else after) for v, after in incidents]

@@ -11,6 +11,7 @@ from brickprof.contracts.verdicts import Violation
 from brickprof.diagnosis.hypotheses import Hypothesis
 from brickprof.diagnosis.model import Why
 from brickprof.diagnosis.timeline import Timeline
+from brickprof.rules import wording
 
 
 def hypotheses(violation: Violation, timeline: Timeline) -> list[Hypothesis]:
@@ -25,7 +26,7 @@ def _no_path(violation: Violation) -> Hypothesis:
     none = "no gradient at all" if details["none"] else "a gradient of exactly zero"
     text = f"{details['tensor']} had {none} in {steps:,} steps that were looked at after the first updates"
     cause.supports(text, min(1.0 + 0.5 * steps, 4.0), *violation.evidence)
-    text = f"{details['flowing']:,} other parameters of the model had one in the same steps"
+    text = f"{wording.count(details['flowing'], 'other parameter')} of the model had one in the same steps"
     cause.supports(text, 1, *details["flow_evidence"])
     cause.whys.append(
         Why("Is the whole model cut off?", f"No: {text}.", violation.brick, details["flow_evidence"])

@@ -210,6 +210,7 @@ def _not_clipped(origin: Anomaly, before: int, timeline: Timeline) -> Hypothesis
             f"the norm jumped from {norms.typical:.3g} to {norms.peak.value:.3g} in step {norms.peak.step:,}"
         )
         cause.supports(text, 2, norms.peak.evidence)
+        cause.whys.append(Why("Why did they break?", wording.sentence(text), "", (norms.peak.evidence,)))
         text = f"in {norms.peak.step + 1:,} steps nothing clipped between backward and step"
         cause.supports(text, 1, norms.peak.evidence)
         cause.whys.append(Why("Why was it not clipped?", wording.sentence(text), "", (norms.peak.evidence,)))
