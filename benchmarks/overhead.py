@@ -116,8 +116,9 @@ def costs(out: Path) -> dict[str, float]:
     folders = list(out.iterdir()) if out.is_dir() else []
     if len(folders) != 1:
         return {}
-    run = Run.open(folders[0])
-    return {probe: ns / 1e3 / max(run.steps, 1) for probe, ns in run.costs.items()}
+    events = Run.open(folders[0]).events
+    last = events[events.kind == "exit"].fields.iloc[-1]
+    return {probe: ns / 1e3 / max(last["steps"], 1) for probe, ns in last["costs"].items()}
 
 
 def groups(args: argparse.Namespace, case: str) -> list[list[Variant]]:

@@ -89,10 +89,31 @@ def eager(threads):
     return fit_gpt(GPT())
 
 
-def compiled():
-    torch.set_num_threads(2)
-    torch.compiler.reset()
-    return fit_gpt(torch.compile(GPT(layers=1)))
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.enter, self.leave = nn.Linear(8, 96), nn.Linear(96, 1)
+        self.norm, self.mix = nn.LayerNorm(96), nn.Linear(96, 96)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x):
+        x = self.enter(x)
+        return self.leave(x + self.dropout(F.gelu(self.mix(self.norm(x)))))
+
+
+def compiled(threads):
+    torch.set_num_threads(threads)
+    model, losses = torch.compile(Residual()), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(STEPS):
+        x = torch.randn(512, 8)
+        loss = F.mse_loss(model(x), x[:, :1] * x[:, 1:2])
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return [model], [optimizer], losses
 
 
 class Regressor(nn.Sequential):
@@ -228,7 +249,8 @@ def sparse():
 MODES = {
     "eager1": lambda: eager(threads=1),
     "eager2": lambda: eager(threads=2),
-    "compiled": compiled,
+    "compiled1": lambda: compiled(threads=1),
+    "compiled2": lambda: compiled(threads=2),
     "accumulation": lambda: fit_gpt(GPT(), accumulate=2),
     "checkpointing": lambda: fit_gpt(GPT(recompute=True)),
     "workers": lambda: fit_gpt(GPT(layers=1), workers=1),
