@@ -59,6 +59,7 @@ class Relay:
         self._wake_read, self._wake_write = os.pipe()
         self._stopping = False
         self._drawn = False
+        self._shown = False  # also while the script is in the middle of a line
         self._at_start = True
         self._hold_until = 0.0
         self._text = b""
@@ -125,12 +126,12 @@ class Relay:
         self._write(self._erased())
 
     def _pass(self, data: bytes) -> None:
-        had_line = self._drawn
         out = self._erased() + data
         self._at_start = data.endswith(b"\n")
         if _DRAWS.search(data):
             self._hold_until = time.monotonic() + _BACK_OFF
-        if had_line and self._may_draw():
+            self._shown = False
+        if self._shown and self._may_draw():
             out += self._drawing()
         self._write(out)
 
@@ -139,7 +140,8 @@ class Relay:
             line = self._drawing()
             if line:
                 self._write(_ERASE + line)
-        elif self._drawn:
+        else:
+            self._shown = False
             self._write(self._erased())
 
     def _write_messages(self) -> None:
@@ -163,7 +165,7 @@ class Relay:
         if now - self._text_at >= _REFRESH * 0.9:
             self._text = self._fresh_text()
             self._text_at = now
-        self._drawn = bool(self._text)
+        self._drawn = self._shown = bool(self._text)
         return b"\x1b[2m" + self._text + b"\x1b[0m" if self._text else b""
 
     def _fresh_text(self) -> bytes:

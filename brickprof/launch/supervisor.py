@@ -190,6 +190,8 @@ class Watch:
             "level": self.settings.level,
             "memory_limit": memory.memory_limit(),
             "memory_total": memory.total(),
+            "rank": os.environ.get("RANK"),
+            "attempt": os.environ.get("TORCHELASTIC_RESTART_COUNT"),
         }
         self.log.event("start", 0, fields)
 
