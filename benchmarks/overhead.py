@@ -14,14 +14,14 @@ import random
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from workers import ROOT, Variant, Worker
+from workers import ROOT, Block, Variant, Worker
 
 sys.path.insert(0, str(ROOT))  # the table of costs is read with brickprof's own Run
 
@@ -42,6 +42,8 @@ class Ratio:
     high: float
     total: float
     """All its seconds over all the baseline's: rare, dear steps count here and not in the median."""
+    cpu: float
+    """All its CPU seconds over all the baseline's: a busy machine hardly touches this one."""
 
 
 @dataclass
@@ -63,10 +65,12 @@ def interval(values: list[float], *, draws: int = 2000) -> tuple[float, float]:
     return medians[int(0.025 * draws)], medians[int(0.975 * draws)]
 
 
-def ratio(name: str, blocks: list[float], baseline: list[float]) -> Ratio:
-    pairs = [ours / plain for ours, plain in zip(blocks, baseline, strict=True)]
+def ratio(name: str, blocks: list[Block], baseline: list[Block]) -> Ratio:
+    pairs = [ours.wall / plain.wall for ours, plain in zip(blocks, baseline, strict=True)]
     low, high = interval(pairs)
-    return Ratio(name, statistics.median(pairs), low, high, sum(blocks) / sum(baseline))
+    wall = sum(block.wall for block in blocks) / sum(block.wall for block in baseline)
+    cpu = sum(block.cpu for block in blocks) / sum(block.cpu for block in baseline)
+    return Ratio(name, statistics.median(pairs), low, high, wall, cpu)
 
 
 def measure(case: str, variants: list[Variant], rounds: int, folder: Path, progress: Progress) -> Result:
@@ -79,7 +83,7 @@ def measure(case: str, variants: list[Variant], rounds: int, folder: Path, progr
             progress.update(task, description=f"{case}: warming up {variant.name}")
             workers.append(Worker(variant, case, folder / str(i)))
             workers[-1].run(5)
-        steps = max(2, min(200, round(BLOCK_SECONDS * 5 / workers[0].run(5))))
+        steps = max(2, min(200, round(BLOCK_SECONDS * 5 / workers[0].run(5).wall)))
         for worker in workers:
             worker.run(max(steps, 10))
         progress.update(task, advance=1, description=f"{case}: {steps} steps a block")
@@ -89,18 +93,18 @@ def measure(case: str, variants: list[Variant], rounds: int, folder: Path, progr
             worker.close()
 
     first, *watched, second = blocks
-    baseline = [(a + b) / 2 for a, b in zip(first, second, strict=True)]
+    baseline = [Block((a.wall + b.wall) / 2, (a.cpu + b.cpu) / 2) for a, b in zip(first, second, strict=True)]
     return Result(
-        case, 1e3 * statistics.median(baseline) / steps, steps, rounds,
+        case, 1e3 * statistics.median(block.wall for block in baseline) / steps, steps, rounds,
         ratio("plain, again", second, first),
         [ratio(variant.name, ours, baseline) for variant, ours in zip(variants, watched, strict=True)],
         {worker.variant.level: costs(worker.out) for worker in workers if worker.variant.level},
     )  # fmt: skip
 
 
-def alternate(workers: list[Worker], steps: int, rounds: int, tick: Any) -> list[list[float]]:
-    """Seconds of each block, a list per worker; every second round goes backwards."""
-    blocks: list[list[float]] = [[] for _ in workers]
+def alternate(workers: list[Worker], steps: int, rounds: int, tick: Callable[[], None]) -> list[list[Block]]:
+    """What each block took, a list per worker; every second round goes backwards."""
+    blocks: list[list[Block]] = [[] for _ in workers]
     for number in range(rounds):
         order = range(len(workers)) if number % 2 == 0 else reversed(range(len(workers)))
         for i in order:
@@ -150,7 +154,7 @@ def ratio_table(results: list[Result]) -> Table:
     table = Table(title="Time of a step against the plain run", title_justify="left")
     for heading in ("case", "variant"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("ms a step", "ratio", "95 %", "of all seconds", "promised"):
+    for heading in ("ms a step", "ratio", "95 %", "all seconds", "all CPU", "promised"):
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         for row in (result.baselines, *result.ratios):
@@ -159,7 +163,7 @@ def ratio_table(results: list[Result]) -> Table:
             milliseconds = result.step_ms * (row.median if row is not result.baselines else 1)
             table.add_row(
                 result.case, row.variant, f"{milliseconds:.2f}", f"{row.median:.3f}",
-                f"{row.low:.3f}-{row.high:.3f}", f"{row.total:.3f}", mark,
+                f"{row.low:.3f}-{row.high:.3f}", f"{row.total:.3f}", f"{row.cpu:.3f}", mark,
             )  # fmt: skip
         table.add_section()
     return table

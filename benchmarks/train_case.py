@@ -1,8 +1,8 @@
 """One training of the overhead benchmark: a GPT that steps only when told to.
 
 Enters: the name of a case and a socket. Leaves: for each `{"steps": n}` line that comes in, one line with the
-seconds the n steps took; the end of the stream ends the process. It imports nothing of brickprof: the same
-file runs plainly, under `brickprof run`, and under the peers that brickprof is compared with.
+wall and CPU seconds the n steps took; the end of the stream ends the process. It imports nothing of
+brickprof: the same file runs plainly, under `brickprof run`, and under the peers it is compared with.
 """
 
 from __future__ import annotations
@@ -127,14 +127,14 @@ class Training:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def run(self, steps: int) -> float:
-        """Seconds for ``steps`` steps, the device waited for at both ends only."""
+    def run(self, steps: int) -> dict[str, float]:
+        """Wall and CPU seconds of ``steps`` steps; the device is waited for at both ends only."""
         self.synchronise()
-        start = time.perf_counter()
+        start, start_cpu = time.perf_counter(), time.process_time()
         for _ in range(steps):
             self.step()
         self.synchronise()
-        return time.perf_counter() - start
+        return {"wall": time.perf_counter() - start, "cpu": time.process_time() - start_cpu}
 
 
 @contextlib.contextmanager
@@ -168,7 +168,7 @@ def serve(training: Training, peer: str, address: str) -> None:
             # A profiler keeps every event until it stops: each block has its own.
             with watched_by(peer, training):
                 seconds = training.run(json.loads(line)["steps"])
-            stream.write(json.dumps({"seconds": seconds}) + "\n")
+            stream.write(json.dumps(seconds) + "\n")
             stream.flush()
 
 
@@ -187,7 +187,7 @@ def main() -> None:
         training.run(3)
         with watched_by(args.peer, training):
             seconds = training.run(args.steps)
-        print(f"{args.case}: {1e3 * seconds / args.steps:.2f} ms a step")
+        print(f"{args.case}: {1e3 * seconds['wall'] / args.steps:.2f} ms a step")
 
 
 if __name__ == "__main__":

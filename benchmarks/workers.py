@@ -36,6 +36,14 @@ class Variant:
         return [sys.executable, "-m", "brickprof", "run", "--level", self.level, "-o", str(out), *script]
 
 
+@dataclass(frozen=True)
+class Block:
+    """Seconds of one block of steps."""
+
+    wall: float
+    cpu: float
+
+
 class Worker:
     def __init__(self, variant: Variant, case: str, folder: Path) -> None:
         self.variant = variant
@@ -73,14 +81,14 @@ class Worker:
         self.process.terminate()
         raise self._failure("did not start")
 
-    def run(self, steps: int) -> float:
-        """Seconds that ``steps`` steps took."""
+    def run(self, steps: int) -> Block:
+        """What ``steps`` steps took."""
         self.stream.write(json.dumps({"steps": steps}) + "\n")
         self.stream.flush()
         line = self.stream.readline()
         if not line:
             raise self._failure("died")
-        return float(json.loads(line)["seconds"])
+        return Block(**json.loads(line))
 
     def close(self) -> None:
         """Ends the stream, which ends the training; waits for the supervisor's last words."""
