@@ -129,7 +129,8 @@ def groups(args: argparse.Namespace, case: str) -> list[list[Variant]]:
     """Levels together, peers apart: a GPU does not hold them all at once."""
     levels = [Variant(level, level=level) for level in args.levels]
     peers = [Variant(name, peer=peer) for name, peer in PEERS.items()]
-    return [group for group in (levels, peers if args.peers or case in CUDA_CASES else []) if group]
+    with_peers = case in CUDA_CASES if args.peers is None else args.peers
+    return [group for group in (levels, peers if with_peers else []) if group]
 
 
 def machine() -> dict[str, str]:
@@ -191,7 +192,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="the host-bound case, a few rounds")
     parser.add_argument("--case", action="append", choices=CPU_CASES + CUDA_CASES, help="again for more")
     parser.add_argument("--levels", default=LEVELS, type=lambda text: tuple(text.split(",")))
-    parser.add_argument("--peers", action="store_true", help="detect_anomaly, profiler, hooks on the CPU too")
+    parser.add_argument(
+        "--peers", action=argparse.BooleanOptionalAction,
+        help="detect_anomaly, torch.profiler and hooks too; by default on CUDA only",
+    )  # fmt: skip
     parser.add_argument("--rounds", type=int, help="default 60; 10 with --quick")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
