@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Session(Attachment):
     """An open attachment; ``folder`` is the run's own, ``diagnose()`` says what was seen."""
 
-    def __init__(self, optimizers: list[Any], chosen: settings.Settings, tracer_provider: Any) -> None:
-        super().__init__(optimizers, chosen)
+    def __init__(self, model: Any, optimizers: list[Any], chosen: settings.Settings, tracer_provider: Any) -> None:
+        super().__init__(model, optimizers, chosen)
         self._provider = tracer_provider
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ def attach(
     """
     optimizers = [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     chosen = settings.load({"out": None if out is None else os.fspath(out), "level": level, "overhead": overhead})
-    return Session(optimizers, chosen, tracer_provider)
+    return Session(model, optimizers, chosen, tracer_provider)
 
 
 def load(path: str | os.PathLike[str]) -> Run:

@@ -37,6 +37,7 @@ _counter = time.perf_counter_ns
 
 class GradientsProbe(Probe):
     name = "gradients"
+    every_step = ("clip_begin", "scaling", "unscale_begin")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -102,15 +103,16 @@ class GradientsProbe(Probe):
         self.session.spend("full" if full else "guard", _counter() - start)
 
     def _unseen(self, parameters: Iterable[torch.Tensor]) -> list[tuple[Entry, torch.Tensor]]:
-        seen, book, watched = self._seen, self.session.book, []
+        seen, entry, watched = self._seen, self.session.book.entry, []
         for parameter in parameters:
             grad = parameter.grad
             if grad is None or id(parameter) in seen:
                 continue
             seen.add(id(parameter))
-            values = tensors.local(grad)
-            if tensors.watchable(values):
-                watched.append((book.entry(parameter), values))
+            if type(grad) is not torch.Tensor or grad.layout is not torch.strided or grad.requires_grad:
+                grad = tensors.local(grad)
+            if grad.numel() and grad.is_floating_point():
+                watched.append((entry(parameter), grad))
         return watched
 
     def _guard(self, watched: list[tuple[Entry, torch.Tensor]], point: str) -> None:

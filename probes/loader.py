@@ -108,6 +108,13 @@ def _fingerprint(found: list[torch.Tensor]) -> str:
     for tensor in found:
         if tensor.layout is not torch.strided or tensor.numel() == 0:
             continue
-        picked = tensors.strided(tensor.detach(), _ELEMENTS)
-        checksum = zlib.crc32(repr((tuple(tensor.shape), picked.tolist())).encode(), checksum)
+        picked = tensors.strided(tensor.detach(), _ELEMENTS).contiguous()
+        checksum = zlib.crc32(_bytes(picked), zlib.crc32(str(tensor.shape).encode(), checksum))
     return f"{checksum:08x}"
+
+
+def _bytes(picked: torch.Tensor) -> bytes:
+    try:
+        return picked.numpy().tobytes()
+    except (RuntimeError, TypeError):  # no numpy, or a type it has no name for
+        return repr(picked.tolist()).encode()

@@ -21,6 +21,7 @@ from brickprof.capture.surroundings import hands_off
 
 class LossProbe(Probe):
     name = "loss"
+    every_step = ("backward_begin", "scaling", "zero_grad")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)

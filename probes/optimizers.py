@@ -20,6 +20,7 @@ _PER_STEP = frozenset({"params", "lr", "initial_lr", "param_names"})
 
 class OptimizersProbe(Probe):
     name = "optimizers"
+    every_step = ("optimizer_end", "scheduled")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -68,6 +69,8 @@ class OptimizersProbe(Probe):
     def optimizer_end(self, optimizer: Any) -> None:
         number = self.session.book.optimizer(optimizer)
         count = self._counts[number] = self._counts.get(number, 0) + 1
+        if not self.session.on.facts:
+            return
         rates = [_plain(group.get("lr")) for group in optimizer.param_groups]
         if rates and isinstance(rates[0], float):
             self.session.pulse.lr = rates[0]

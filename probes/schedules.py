@@ -16,6 +16,7 @@ from brickprof.capture.session import Session
 
 class SchedulesProbe(Probe):
     name = "schedules"
+    every_step = ("scheduled",)
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)

@@ -16,6 +16,7 @@ from brickprof.capture.trace import PHASE
 
 class TimelineProbe(Probe):
     name = "timeline"
+    every_step = ("backward_begin", "backward_end", "optimizer_begin", "optimizer_end")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)

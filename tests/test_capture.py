@@ -471,3 +471,45 @@ def test_the_run_is_a_dataframe_one_call_away(tmp_path: Path) -> None:
         assert isinstance(table, pd.DataFrame)
         assert len(table)
     assert 0 < sum(run.costs.values())
+
+
+def test_a_model_that_takes_no_part_is_not_named(tmp_path: Path) -> None:
+    bystander = Net()
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with brickprof.attach(model, optimizer, out=tmp_path) as bp:
+        train(model, optimizer, 3)
+    run = brickprof.load(bp.folder)
+    assert [event.fields["model"] for event in events(run, "model")] == ["Net"]
+    assert "embed.weight" in set(run.grads["tensor"])
+    assert all(not m._forward_pre_hooks for m in bystander.modules())
+
+
+def test_a_frozen_teacher_joins_when_it_is_called(tmp_path: Path) -> None:
+    class Teacher(Net):
+        pass
+
+    teacher, model = Teacher().requires_grad_(False), Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    x, _ = data()
+    with brickprof.attach(model, optimizer, out=tmp_path) as bp:
+        for _ in range(4):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), teacher(x)).backward()
+            optimizer.step()
+    run = brickprof.load(bp.folder)
+    assert {event.fields["model"] for event in events(run, "model")} == {"Net", "Teacher"}
+    assert {"Net.blocks.0", "Teacher.blocks.0"} <= set(run.spans["brick"])
+    assert bp.diagnose().verdict == "PASS"
+
+
+def test_a_compiled_model_keeps_its_name(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with brickprof.attach(model, optimizer, out=tmp_path) as bp:
+        compiled = torch.compile(model, backend="eager")
+        train(compiled, optimizer, 4)
+    run = brickprof.load(bp.folder)
+    assert {event.fields["model"] for event in events(run, "model")} == {"Net"}
+    assert events(run, "model")[-1].fields["compiled"] is True
+    assert {"embed.weight", "blocks.2.down.bias"} <= set(run.grads["tensor"])

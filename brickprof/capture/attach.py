@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 class Attachment:
     """Watches whatever trains in this process while it is open."""
 
-    def __init__(self, optimizers: list[Any], settings: Settings) -> None:
+    def __init__(self, model: Any, optimizers: list[Any], settings: Settings) -> None:
+        self._model = model
         self._optimizers = optimizers
         self._settings = settings
         self._session: Session | None = None
@@ -47,7 +48,8 @@ class Attachment:
         folder, about = claim(self.folder, self._settings)
         self._session = Session(folder, self._settings, about)
         hub.add(self._session)
-        self._session.first_forward()
+        if hasattr(self._model, "parameters"):
+            self._session.first_forward(self._model)
         for optimizer in self._optimizers:
             hub.send("optimizer_built", optimizer)
         patches.forget_first_call()

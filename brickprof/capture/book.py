@@ -7,7 +7,6 @@ constant time, without keeping any tensor alive.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +41,6 @@ class Book:
     def get(self, tensor: torch.Tensor) -> Entry | None:
         entry = self._entries.get(id(tensor))
         return entry if entry is not None and entry.tensor() is tensor else None
-
-    def knows_all(self, tensors: Iterable[torch.Tensor]) -> bool:
-        return all(self.get(tensor) is not None for tensor in tensors)
 
     def enter(
         self, tensor: torch.Tensor, name: str, *, model: str = "", path: str = "", alias_of: str | None = None

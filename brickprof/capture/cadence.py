@@ -15,8 +15,8 @@ step times are medians over a short window: one slow step (an evaluation, a chec
 nothing.
 
 The budget is a share of the step time. The first seconds that capture spends in all are credit: while it lasts,
-the facts of every step are written and each step gets a small allowance besides its share, so that a toy run of
-two minutes is seen in full; a run of days never notices.
+the facts of every tiny step are written and each step gets a small allowance besides its share, so that a toy run
+of two minutes is seen in full; a run of days never notices.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ _SHARE = {"facts": 0.6, "blocks": 0.5, "guard": 0.5, "spans": 0.5, "full": 0.9}
 _LONGEST = {"facts": 64, "blocks": 64, "guard": 64, "spans": 256, "full": 1024}
 _LIGHT = frozenset({"facts", "guard"})
 _FIRST_STEPS = 3
+_FULLY_TOLD = 64
 _EARLY = frozenset({4, 8, 16, 32})
 _WINDOW = 9
 _ADAPT_EVERY = 8
 _ALLOWANCE_NS = 150_000  # a step, at a budget of 1 %
+_TINY_STEP_NS = 10_000_000
 _CREDIT_NS = 3_000_000_000  # in all, at a budget of 1 %
 _ROW_WAYS = ("spans", "full")
 
@@ -74,6 +76,7 @@ class Cadence:
         for way in WAYS:
             allowed = deep or self.level != "light" or way in _LIGHT
             setattr(switches, way, allowed and (deep or first or step % self.stride[way] == 0))
+        switches.facts = switches.facts or step < _FULLY_TOLD
         if step in _EARLY and self.level != "light":
             switches.full = True  # few, and what happens early decides most
         switches.deep = deep
@@ -124,7 +127,7 @@ class Cadence:
                 continue
             cost = median(costs)
             stride = _power_of_two(cost / max(left * _SHARE[way], 1.0), _LONGEST[way])
-            if way == "facts" and self._credit > 0:
+            if way == "facts" and self._credit > 0 and self.step_ns < _TINY_STEP_NS:
                 stride = 1
             if way in _ROW_WAYS:
                 stride = max(stride, min(self._floor, _LONGEST[way]))

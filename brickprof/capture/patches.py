@@ -342,4 +342,4 @@ def _called(module: Any, _args: Any) -> None:
     if any(parameter.requires_grad for parameter in module.parameters()):
         forget_first_call()
         hub.training()
-        hub.send("first_forward")
+        hub.send("first_forward", module)

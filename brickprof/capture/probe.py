@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 class Probe:
     name = ""
     levels: tuple[str, ...] = ("light", "standard", "deep")
+    every_step: tuple[str, ...] = ()
+    """Signals wanted also in steps that the cadence leaves alone; the others are not sent then."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -63,6 +65,9 @@ class Probe:
     def zero_grad(self, owner: Any, to_none: bool) -> None: ...
     def scheduled(self, scheduler: Any) -> None: ...
 
+
+ALWAYS = frozenset({"models_found", "step_begin", "close", "compiling", "optimizer_built", "scaler_step"})
+"""Signals that are sent in every step: rare, or too important to miss."""
 
 SIGNALS = tuple(
     name for name, value in vars(Probe).items() if callable(value) and not name.startswith("_")

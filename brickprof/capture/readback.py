@@ -16,13 +16,16 @@ import torch
 
 Done = Callable[[torch.Tensor], None]
 _LONGEST = 256
+_SLOTS = 64
 
 
 class Readback:
     def __init__(self) -> None:
         self._waiting: deque[tuple[Any, torch.Tensor, torch.Tensor, Done]] = deque()
         self._pinned: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
-        self._scalars: list[tuple[torch.Tensor, Callable[[float], None]]] = []
+        self._scalars: list[Callable[[float], None]] = []
+        self._current: torch.Tensor | None = None
+        self._stream: Any = None
         self.dropped = 0
 
     def read(self, tensor: torch.Tensor, done: Done) -> None:
@@ -35,37 +38,52 @@ class Readback:
             self.dropped += 1
             return
         flat = tensor.reshape(-1)
-        buffer = self._buffer(flat)
+        buffer = self._buffer(flat.numel(), flat.dtype)
         target = buffer[: flat.numel()]
         target.copy_(flat, non_blocking=True)
+        self._wait_for(buffer, target.view(tensor.shape), done, torch.cuda.current_stream(tensor.device))
+
+    def _wait_for(self, buffer: torch.Tensor, values: torch.Tensor, done: Done, stream: Any = None) -> None:
         event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(tensor.device))
-        self._waiting.append((event, buffer, target.view(tensor.shape), done))
+        event.record(stream)
+        self._waiting.append((event, buffer, values, done))
 
     def scalar(self, value: torch.Tensor, done: Callable[[float], None]) -> None:
         """One number: at once from a CPU, else with the step's other numbers in a single copy."""
         value = value.detach()
         if value.device.type == "cpu":
             done(value.item())
-        elif value.device.type == "cuda" and len(self._scalars) < _LONGEST:
-            # A view of the user's tensor would show what he writes into it later: this is a copy.
-            self._scalars.append((value.to(torch.float32, copy=True).reshape(()), done))
+        elif value.device.type == "cuda" and len(self._scalars) < _SLOTS and self._stream_of(value):
+            # Copied now, in the order of the stream: what the user writes into it later does not show.
+            self._page()[len(self._scalars)].copy_(value.reshape(()), non_blocking=True)
+            self._scalars.append(done)
         else:
             self.dropped += 1
 
     def send(self) -> None:
-        """Sends the step's single numbers on their way."""
+        """Marks the place in the stream behind which the step's single numbers have arrived."""
         scalars, self._scalars = self._scalars, []
-        if not scalars:
+        page, self._current, self._stream = self._current, None, None
+        if not scalars or page is None:
             return
-        home = scalars[0][0].device
-        values = torch.stack([value if value.device == home else value.to(home) for value, _ in scalars])
 
         def arrived(host: torch.Tensor) -> None:
-            for number, (_, done) in zip(host.tolist(), scalars, strict=True):
+            for number, done in zip(host[: len(scalars)].tolist(), scalars, strict=True):
                 done(number)
 
-        self.read(values, arrived)
+        self._wait_for(page, page, arrived)
+
+    def _page(self) -> torch.Tensor:
+        if self._current is None:
+            self._current = self._buffer(_SLOTS, torch.float32)
+        return self._current
+
+    def _stream_of(self, value: torch.Tensor) -> bool:
+        """One event stands for all numbers of a step, so they must come from one stream."""
+        stream = torch.cuda.current_stream(value.device)
+        if self._stream is None:
+            self._stream = stream
+        return bool(stream == self._stream)
 
     def poll(self) -> None:
         """Delivers what has arrived, in order."""
@@ -90,9 +108,7 @@ class Readback:
         finally:
             self._pinned[buffer.numel(), buffer.dtype].append(buffer)
 
-    def _buffer(self, flat: torch.Tensor) -> torch.Tensor:
-        size = 1 << max(4, (flat.numel() - 1).bit_length())
-        free = self._pinned.setdefault((size, flat.dtype), [])
-        return free.pop() if free else torch.empty(
-            size, dtype=flat.dtype, device="cpu", pin_memory=True
-        )
+    def _buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        size = 1 << max(4, (numel - 1).bit_length())
+        free = self._pinned.setdefault((size, dtype), [])
+        return free.pop() if free else torch.empty(size, dtype=dtype, device="cpu", pin_memory=True)

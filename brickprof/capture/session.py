@@ -14,18 +14,20 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from brickprof.bricks import Brick, Kind
-from brickprof.capture import models
 from brickprof.capture.book import Book, owned
 from brickprof.capture.cadence import Cadence
+from brickprof.capture.census import Census
 from brickprof.capture.clock import now
-from brickprof.capture.probe import SIGNALS, Probe
+from brickprof.capture.models import Model
+from brickprof.capture.probe import ALWAYS, SIGNALS, Probe
 from brickprof.capture.readback import Readback
 from brickprof.capture.steps import StepClock
 from brickprof.capture.surroundings import hands_off
@@ -35,9 +37,6 @@ from brickprof.journal import Journal
 from brickprof.plugins import discover
 from brickprof.pulse import Pulse
 from brickprof.settings import Settings
-
-if TYPE_CHECKING:
-    from torch import nn
 
 _FAILURES = 3
 _RESCAN_STEPS = (1, 2, 10, 100, 1000)
@@ -67,7 +66,7 @@ class Session:
         """Whether blocks are looked at in this step; where not, their hooks return at once."""
         self.readback = Readback()
         self.book = Book(self.journal)
-        self.models: list[models.Model] = []
+        self.census = Census(self.book, partial(self.fact, always=True), partial(self.emit, "models_found"))
         self.thread = threading.get_ident()
         self.step = 0
         self.in_backward = False
@@ -81,8 +80,6 @@ class Session:
         self._ways: dict[str, int] = {}
         self._step_started = _counter()
         self._failures: dict[str, int] = {}
-        self._scan_due = False
-        self._signature: tuple[int, ...] = ()
         self._manual_state: tuple[Any, ...] = ()
         self._last_escalation = -(10**9)
         self._notes: set[str] = set()
@@ -91,7 +88,9 @@ class Session:
         self.trace.step_id = self.trace.new_id()
         self.fact("run", about, always=True)
         self.probes = self._load_probes()
-        self._listeners = self._subscribe()
+        self._listeners = self._subscribe(every_step=False)
+        self._quiet = self._subscribe(every_step=True)
+        self._active = self._listeners
 
     # -- writing
 
@@ -119,7 +118,7 @@ class Session:
 
     def emit(self, signal: str, *args: Any) -> None:
         """Hands ``signal`` to the probes that listen; pays for it in ``costs``."""
-        for name, method in self._listeners[signal]:
+        for name, method in self._active[signal]:
             start = _counter()
             try:
                 method(*args)
@@ -147,8 +146,9 @@ class Session:
             text = f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}:{place.lineno})"
             self.fact("probe_off", {"probe": name, "error": text, "failures": count}, always=True)
         if count == _FAILURES:
-            for signal, listeners in self._listeners.items():
-                self._listeners[signal] = tuple(item for item in listeners if item[0] != name)
+            for table in (self._listeners, self._quiet):
+                for signal, listeners in table.items():
+                    table[signal] = tuple(item for item in listeners if item[0] != name)
 
     def is_off(self, name: str) -> bool:
         return self._failures.get(name, 0) >= _FAILURES
@@ -171,12 +171,14 @@ class Session:
                 self.failed(cls.name, error)
         return loaded
 
-    def _subscribe(self) -> dict[str, tuple[tuple[str, Any], ...]]:
+    def _subscribe(self, *, every_step: bool) -> dict[str, tuple[tuple[str, Any], ...]]:
+        """Who listens to what: in steps that are looked at, or (``every_step``) in those that are not."""
         return {
             signal: tuple(
                 (probe.name, getattr(probe, signal))
                 for probe in self.probes
                 if getattr(type(probe), signal) is not getattr(Probe, signal)
+                and (not every_step or signal in ALWAYS or signal in probe.every_step)
             )
             for signal in SIGNALS
         }
@@ -188,10 +190,13 @@ class Session:
             self._turn()
         self.emit("fetch_begin", loader)
 
-    def first_forward(self) -> None:
+    @property
+    def models(self) -> list[Model]:
+        return self.census.models
+
+    def first_forward(self, module: Any) -> None:
         """A module runs for the first time and no optimizer has been built."""
-        if not self.models:
-            self._guarded("models", self.look_for_models)
+        self._guarded("models", self.census.want, list(module.parameters()))
 
     def forward_begins(self) -> None:
         """A model is about to run with gradients on."""
@@ -209,8 +214,8 @@ class Session:
         self.trace.micro = self.steps.backwards - 1
         self._trained = self.step + 1
         self.in_backward = True
-        if self._scan_due or not self.models:
-            self._guarded("models", self._look_for_models, losses)
+        if self.census.due or not self.models:
+            self._guarded("models", self.census.want_leaves, losses)
         self.emit("backward_begin", losses, upstream)
 
     def backward_end(self, losses: Sequence[torch.Tensor], ok: bool) -> None:
@@ -225,8 +230,7 @@ class Session:
     def optimizer_built(self, optimizer: Any) -> None:
         number = self.book.optimizer(optimizer)
         self.steps.optimizer_built(number)
-        if not self.models or not self.book.knows_all(owned(optimizer)):
-            self._guarded("models", self.look_for_models)
+        self._guarded("models", self.census.want, owned(optimizer))
         self.emit("optimizer_built", optimizer)
 
     def optimizer_begin(self, optimizer: Any) -> None:
@@ -251,8 +255,7 @@ class Session:
         ended, stamp = self.step, _counter()
         wall = stamp - self._step_started
         self.emit("step_end", ended)
-        self._guarded("readback", self.readback.send)
-        self._guarded("readback", self.readback.poll)
+        self._guarded("readback", self._read_back)
         self._write_step_span(wall)
         spent, self._spent = self._spent, 0
         self._learn_costs(spent)
@@ -267,13 +270,19 @@ class Session:
         self.trace.step_id = self.trace.new_id()
         self.on = self.cadence.begin(self.step)
         self.hooks = self.on.blocks or self.on.spans or self.on.full
+        quiet = not (self.hooks or self.on.facts or self.on.guard)
+        self._active = self._quiet if quiet else self._listeners
         if not self.journal.alive and not self.pulse.state:
             self.pulse.state = 1
             self.pulse.beat(now())
         self._step_started = stamp
         if self.step in _RESCAN_STEPS or self.step % 1000 == 0:
-            self._guarded("models", self._rescan)
+            self._guarded("models", self.census.rescan)
         self.emit("step_begin", self.step)
+
+    def _read_back(self) -> None:
+        self.readback.send()
+        self.readback.poll()
 
     def _learn_costs(self, spent: int) -> None:
         ways, self._ways = self._ways, {}
@@ -296,65 +305,10 @@ class Session:
         fields = {**self.cadence.stride, "overhead": round(self.cadence.overhead, 5), "reason": reason}
         self.fact("cadence", fields, always=True)
 
-    # -- models
-
-    def look_for_models(self) -> None:
-        """Finds models by asking what modules exist; tells the probes if that changed anything."""
-        self._scan_due = False
-        known = {id(root) for model in self.models if (root := model.root()) is not None}
-        found = models.find_roots()
-        self.models = [model for model in self.models if model.root() is not None]
-        if all(id(root) in known for root in found) and len(found) == len(self.models):
-            return
-        names = {id(model.root()): model for model in self.models}
-        taken = {model.name for model in self.models}
-        self.models = [names.get(id(root)) or self._introduce(root, taken) for root in found]
-        self._signature = self._modules_signature()
-        self.emit("models_found")
-
-    def _introduce(self, root: nn.Module, taken: set[str]) -> models.Model:
-        model = models.describe(root, taken)
-        self.book.enter_model(model)
-        parameters = list(root.parameters())
-        self.fact(
-            "model",
-            {
-                "model": model.name,
-                "cls": model.cls,
-                "parameters": sum(p.numel() for p in parameters),
-                "trainable": sum(p.numel() for p in parameters if p.requires_grad),
-                "wrapper": model.wrapper,
-                "compiled": models.compiled(root),
-            },
-            always=True,
-        )
-        return model
-
-    def _look_for_models(self, losses: Sequence[torch.Tensor]) -> None:
-        self._scan_due = False
-        unknown = [leaf for loss in losses for leaf in models.leaves(loss) if self.book.get(leaf) is None]
-        if unknown or not self.models:
-            self.look_for_models()
-        for leaf in unknown:
-            self.book.entry(leaf)
-
-    def _rescan(self) -> None:
-        """Modules replaced, added or wrapped since the last look."""
-        if self._modules_signature() != self._signature:
-            for model in self.models:
-                self.book.enter_model(model)
-            self.look_for_models()
-            self._signature = self._modules_signature()
-            self.emit("models_found")
-        self._scan_due = True  # and the next backward compares the leaves of its loss
-
-    def _modules_signature(self) -> tuple[int, ...]:
-        roots = (model.root() for model in self.models)
-        return tuple(hash(tuple(map(id, root.modules()))) for root in roots if root is not None)
-
     def compiling(self, module: Any) -> None:
+        self.census.stop_waiting()
         self.emit("compiling", module)
-        self._scan_due = True
+        self.census.due = True
 
     # -- updates written by hand
 
@@ -408,6 +362,7 @@ class Session:
         with contextlib.suppress(Exception):
             self.readback.send()
             self.readback.drain(1.0)
+        self.census.stop_waiting()
         self.emit("close")
         with contextlib.suppress(Exception):
             self._write_step_span(_counter() - self._step_started)

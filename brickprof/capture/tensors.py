@@ -32,7 +32,7 @@ def local(tensor: Tensor) -> Tensor:
             tensor = to_local()
     if tensor.layout is not torch.strided:
         tensor = tensor._values() if tensor.is_sparse else tensor.values()
-    return tensor.detach()
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def watchable(tensor: Tensor) -> bool:
