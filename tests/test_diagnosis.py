@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from making import INF, NAN, Made
 
 from brickprof.contracts.verdicts import Severity, Verdict
-from brickprof.diagnosis import Diagnosis, Finding, diagnose
+from brickprof.diagnosis import Diagnosis, Doctor, Finding, diagnose
 from brickprof.errors import UnreadableInput
+from brickprof.records import Event
 
 KEYS = {
     "id", "contract", "verdict", "severity", "root_cause", "confidence", "brick", "granularity",
@@ -266,3 +269,45 @@ def test_nothing_is_guessed_from_names():
         return finding.root_cause, finding.confidence, finding.first_step
 
     assert judged("embed", "body", "head") == judged("log_of_zero", "detach", "clip")
+
+
+KINDS = (
+    "run", "brick", "tensor", "model", "optimizer_created", "hyperparameters", "loss", "grad", "clip", "optimizer",
+    "scaler", "batch", "activation", "weight", "sampled", "anomaly", "memory", "exception", "exit", "exited", "hang",
+    "signal", "start", "compile", "zero_grad", "nobody-knows", "",
+)  # fmt: skip
+NAMES = (
+    "id", "path", "model", "name", "brick", "shape", "dtype", "groups", "optimizer", "value", "micro", "scale", "point",
+    "nonfinite", "nan", "inf", "numel", "l2", "absmax", "lr", "count", "skipped", "found_inf", "op", "norm", "roles",
+    "until", "rss", "tree", "type", "message", "code", "signal", "class", "place", "seconds", "costs", "overhead",
+    "steps", "coordinates", "when", "alias_of", "trainable", "inputs_finite", "phase", "memory_limit", "peak_rss",
+)  # fmt: skip
+scalars = st.none() | st.booleans() | st.integers(-3, 9) | st.floats() | st.text(max_size=5)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
+)
+events = st.builds(
+    Event,
+    st.sampled_from(KINDS),
+    st.integers(-1, 6),
+    st.dictionaries(st.sampled_from(NAMES), values, max_size=6),
+    st.integers(0, 50),
+    st.integers(0, 10**6),
+    st.integers(-1, 1),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(events, max_size=12))
+def test_no_record_breaks_the_diagnosis(strange):
+    """Journals get damaged, and come from other versions: strange fields change nothing but the evidence."""
+    made = Made()
+    made.healthy(3)
+    doctor = Doctor()
+    for record in [*made.records, *strange]:
+        doctor.feed(record)
+    diagnosis = doctor.diagnosis(None)
+    assert [result.why for result in doctor.engine.results() if "the rule failed" in result.why] == []
+    assert Diagnosis.from_dict(json.loads(diagnosis.to_json())) == diagnosis
+    assert str(diagnosis)

@@ -117,7 +117,9 @@ class GradFlow:
             if whole(event.fields.get("count")) > self._updates_before:  # some were not written
                 updates += [event.step] * (self._updates_before - len(updates))
         if len(self._stepped) < _MOST_STEPS:
-            self._stepped.setdefault((event.rank, event.step), set()).add(event.fields.get("optimizer"))
+            self._stepped.setdefault((event.rank, event.step), set()).add(
+                whole(event.fields.get("optimizer"))
+            )
 
     def _sample(self, sample: Sample) -> None:
         if sample.role not in _GRADS or sample.absmax is None:
@@ -152,11 +154,13 @@ class GradFlow:
             return ContractResult(CONTRACT, Verdict.VACUOUS, "", threshold, why)
         self._add_missing()
         broken: dict[str, list[tuple[Tensor, list[int]]]] = {}
-        open_ones = 0
+        idle, open_ones = 0, 0
         for tensor, suspect in self._judged():
             proof = list(self._proof(tensor, suspect))
             if len(proof) >= self._enough(tensor):
                 broken.setdefault(tensor.model, []).append((tensor, proof))
+            elif self._use.idle(tensor.brick):
+                idle += 1
             else:
                 open_ones += 1
         if broken:
@@ -167,7 +171,12 @@ class GradFlow:
             why = "no gradient of a parameter was looked at" if not self._suspects else _TOO_FEW
             return ContractResult(CONTRACT, Verdict.NOT_EVALUATED, "", threshold, why)
         observed = f"{wording.count(len(self._flowing), 'parameter')} with a gradient"
-        why = f"{wording.count(open_ones, 'parameter')} without one: {_TOO_FEW}" if open_ones else ""
+        reasons = [
+            f"{wording.count(count, 'parameter')} without one: {reason}"
+            for count, reason in ((open_ones, _TOO_FEW), (idle, "their blocks did not run in every step"))
+            if count
+        ]
+        why = "; ".join(reasons)
         return ContractResult(CONTRACT, Verdict.PASS, observed, threshold, why)
 
     def _add_missing(self) -> None:

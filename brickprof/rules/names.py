@@ -45,7 +45,7 @@ class Names:
         self._bricks: dict[tuple[int, int], Brick] = {}
         self._tensors: dict[tuple[int, int], Tensor] = {}
         self._by_name: dict[tuple[int, str], Tensor] = {}
-        self._owners: dict[tuple[int, Any], set[int]] = {}
+        self._owners: dict[tuple[int, int], set[int]] = {}
         self._frozen: set[tuple[int, int]] = set()
 
     def feed(self, event: Event) -> None:
@@ -91,7 +91,7 @@ class Names:
         groups = event.fields.get("groups")
         if not isinstance(groups, list):
             return
-        owned = self._owners.setdefault((event.rank, event.fields.get("optimizer")), set())
+        owned = self._owners.setdefault((event.rank, whole(event.fields.get("optimizer"))), set())
         for group in groups:
             if isinstance(group, dict):
                 owned.update(_numbers(group.get("tensors")))

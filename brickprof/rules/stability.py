@@ -10,63 +10,24 @@ that was repaired or never applied; a line search that tried a bad point; infini
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from brickprof.bricks import Brick
 from brickprof.contracts import registry
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Violation
 from brickprof.records import Event, Record, Sample, Span
-from brickprof.rules import sightings, wording
+from brickprof.rules import ledger, sightings, wording
 from brickprof.rules.causality import Anomaly, Depth, Stage, key
+from brickprof.rules.ledger import Ledger, Step
 from brickprof.rules.names import Key, Names, number
 
 if TYPE_CHECKING:
     from brickprof.run import Run
 
 CONTRACT = "C-TRAINSTABLE-001"
-_RECENT_STEPS = 256
 _KEPT = 512
-_ONLY_IN_TOLD_STEPS = frozenset({"batch", "zero_grad", "schedule"})
 _SETTLED_AFTER = 64
-
-
-@dataclass(slots=True)
-class _Step:
-    """What happened to the gradients and losses of one step."""
-
-    told: bool = False
-    """Whether the facts of this step were written at all: cadence leaves some steps out."""
-    applied: bool = False
-    skipped: bool = False
-    used_finite: bool | None = None
-    last_loss_finite: bool | None = None
-
-
-@dataclass(slots=True)
-class _Rank:
-    steps: OrderedDict[int, _Step] = field(default_factory=OrderedDict)
-    optimizers: bool = False
-    finite_losses: int = 0
-    broken_losses: int = 0
-    last_finite_loss: int = -1
-    finite_weights: dict[Key, int] = field(default_factory=dict)
-    last_finite_grad: int = -1
-    skipped_in_a_row: int = 0
-    last_skipped: int = -1
-    last_loss: int = -1
-    skipped: int = 0
-    first_step: int | None = None
-
-    def at(self, step: int) -> _Step:
-        known = self.steps.get(step)
-        if known is None:
-            known = self.steps[step] = _Step()
-            if len(self.steps) > _RECENT_STEPS:
-                self.steps.popitem(last=False)
-        return known
 
 
 class Stability:
@@ -77,10 +38,10 @@ class Stability:
     def __init__(self) -> None:
         self._names = Names()
         self._depth = Depth()
-        self._ranks: dict[int, _Rank] = {}
+        self._ranks: dict[int, Ledger] = {}
         self._seen: dict[Stage, list[Anomaly]] = {stage: [] for stage in Stage}
         self._outputs: deque[Anomaly] = deque()
-        self._facts: dict[tuple[int, int], _Step] = {}
+        self._facts: dict[tuple[int, int], Step] = {}
         self._habits: dict[tuple[int, Brick | None, Stage], set[str]] = {}
         self._counts: dict[Stage, int] = {}
         self._newest = 0
@@ -101,12 +62,8 @@ class Stability:
     def _event(self, event: Event) -> None:
         if event.rank < 0:
             return
-        handle = _HANDLERS.get(event.kind)
-        if handle is not None:
-            rank = self._rank(event.rank, event.step)
-            handle(rank, rank.at(event.step), event)
-        elif event.kind in _ONLY_IN_TOLD_STEPS:
-            self._rank(event.rank, event.step).at(event.step).told = True
+        if event.kind in ledger.KINDS:
+            ledger.enter(self._rank(event.rank, event.step), event)
         for anomaly in sightings.in_event(event, self._names):
             self._note(anomaly)
 
@@ -123,10 +80,10 @@ class Stability:
             elif sample.role in ("grad", "grad_local"):
                 rank.last_finite_grad = max(rank.last_finite_grad, sample.step)
 
-    def _rank(self, rank: int, step: int) -> _Rank:
+    def _rank(self, rank: int, step: int) -> Ledger:
         known = self._ranks.get(rank)
         if known is None:
-            known = self._ranks[rank] = _Rank()
+            known = self._ranks[rank] = Ledger()
         if known.first_step is None or step < known.first_step:
             known.first_step = step
         self._newest = max(self._newest, step)
@@ -184,7 +141,7 @@ class Stability:
             return ContractResult(CONTRACT, Verdict.NOT_EVALUATED, "", "all finite", why)
         return ContractResult(CONTRACT, Verdict.VACUOUS, "", "all finite", "no training was observed")
 
-    def _fact(self, anomaly: Anomaly) -> _Step:
+    def _fact(self, anomaly: Anomaly) -> Step:
         return self._facts.get((anomaly.rank, anomaly.step)) or self._rank(anomaly.rank, anomaly.step).at(
             anomaly.step
         )
@@ -205,7 +162,7 @@ class Stability:
         return anomaly.stage is Stage.CLIP and bool(anomaly.nan) and step.used_finite is not True
 
     @staticmethod
-    def _left_no_trace(grad: Anomaly, rank: _Rank) -> bool:
+    def _left_no_trace(grad: Anomaly, rank: Ledger) -> bool:
         """Its weights were seen to be finite after that step, and training went on: repaired, or not used."""
         if grad.tensor:
             after = rank.finite_weights.get(_key(grad), -1)
@@ -214,7 +171,7 @@ class Stability:
         return after >= grad.step and rank.last_finite_loss > grad.step
 
     @staticmethod
-    def _loss_is_harmless(loss: Anomaly, step: _Step, rank: _Rank) -> bool:
+    def _loss_is_harmless(loss: Anomaly, step: Step, rank: Ledger) -> bool:
         if step.last_loss_finite:
             return True  # a line search, or one micro-batch: what it did, if anything, shows elsewhere
         went_on = rank.last_finite_loss > loss.step
@@ -224,7 +181,7 @@ class Stability:
         return not step.applied and went_on
 
     @staticmethod
-    def _weight_is_damage(weight: Anomaly, rank: _Rank) -> bool:
+    def _weight_is_damage(weight: Anomaly, rank: Ledger) -> bool:
         if weight.details.get("trainable") is False:
             return False
         by_design = not weight.nan and rank.first_step is not None and weight.step <= rank.first_step
@@ -324,7 +281,7 @@ class Stability:
                 return self._passing(anomaly, rank)
         return None
 
-    def _passing(self, anomaly: Anomaly, rank: _Rank) -> Violation:
+    def _passing(self, anomaly: Anomaly, rank: Ledger) -> Violation:
         symptom = wording.symptom(anomaly, 1, True, self._names) + "; nothing of it was applied"
         return Violation(
             CONTRACT, "nonfinite", Severity.WARNING, symptom, anomaly.step, anomaly.step,
@@ -332,7 +289,7 @@ class Stability:
             {"origin": anomaly, "chain": [anomaly], "bracket": "", "recovered": True, "shown": anomaly},
         )  # fmt: skip
 
-    def _never_steps(self, number_of: int, rank: _Rank) -> Violation:
+    def _never_steps(self, number_of: int, rank: Ledger) -> Violation:
         grads = [
             a for a in (*self._seen[Stage.BACKWARD], *self._seen[Stage.OPTIMIZER]) if a.rank == number_of
         ]
@@ -356,52 +313,4 @@ def _key(anomaly: Anomaly) -> Key:
     return anomaly.brick.model if anomaly.brick else "", anomaly.tensor
 
 
-def _on_loss(rank: _Rank, step: _Step, event: Event) -> None:
-    value = number(event.fields.get("value"))
-    if value is None:
-        return
-    step.last_loss_finite = math.isfinite(value)
-    rank.last_loss = max(rank.last_loss, event.step)
-    if step.last_loss_finite:
-        step.told = True
-        rank.finite_losses += 1
-        rank.last_finite_loss = max(rank.last_finite_loss, event.step)
-    else:
-        rank.broken_losses += 1
-
-
-def _on_grad(rank: _Rank, step: _Step, event: Event) -> None:
-    broken = bool(event.fields.get("nonfinite"))
-    if not broken:
-        rank.last_finite_grad = max(rank.last_finite_grad, event.step)
-    if event.fields.get("point") == sightings.USED:
-        step.used_finite = not broken and step.used_finite is not False
-
-
-def _on_optimizer(rank: _Rank, step: _Step, event: Event) -> None:
-    rank.optimizers = step.told = True
-    if event.fields.get("skipped"):
-        _skip(rank, step, event.step)
-    else:
-        step.applied = True
-        if not step.skipped:
-            rank.skipped_in_a_row = 0
-
-
-def _on_scaler(rank: _Rank, step: _Step, event: Event) -> None:
-    found = number(event.fields.get("found_inf"))
-    if event.fields.get("skipped") or (found is not None and found > 0):
-        _skip(rank, step, event.step)
-
-
-def _skip(rank: _Rank, step: _Step, number_of: int) -> None:
-    if not step.skipped:
-        step.skipped = True
-        rank.skipped += 1
-        # Every skipped step is written, but not every other one: a gap ends the row.
-        rank.skipped_in_a_row = rank.skipped_in_a_row + 1 if number_of == rank.last_skipped + 1 else 1
-        rank.last_skipped = number_of
-
-
-_HANDLERS = {"loss": _on_loss, "grad": _on_grad, "optimizer": _on_optimizer, "scaler": _on_scaler}
 RULE = Stability
