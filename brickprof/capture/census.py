@@ -34,6 +34,8 @@ class Census:
         self.models: list[models.Model] = []
         self.due = False
         """Whether the next backward should compare the leaves of its loss with what is known."""
+        self.wrapped = False
+        """Whether somebody put a known model into a new module, which is the root from now on."""
 
     def want(self, parameters: Iterable[torch.Tensor]) -> None:
         """These take part; the modules that hold them do too."""
@@ -44,6 +46,9 @@ class Census:
 
     def want_leaves(self, losses: Sequence[torch.Tensor]) -> None:
         self.due = False
+        if self.wrapped:
+            self.wrapped = False
+            self.look()
         unknown = [leaf for loss in losses for leaf in models.leaves(loss) if self._book.get(leaf) is None]
         if unknown:
             self.want(unknown)

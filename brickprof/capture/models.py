@@ -94,7 +94,7 @@ def blocks(model: Model, *, every: bool = False) -> list[tuple[str, nn.Module]]:
     if root is None:
         return []
     if compiled(root):
-        return [("", root)]
+        return [("", root)] if hookable(root) else []
     found = list(_every(root)) if every else list(_chosen(root, "", 0))
     limit = MOST_LEAVES if every else MOST_BLOCKS
     if len(found) > limit:
@@ -110,11 +110,17 @@ def compiled(module: nn.Module) -> bool:
     )
 
 
+def hookable(module: nn.Module) -> bool:
+    """A module compiled in place runs its own hooks inside the graph; a compiled wrapper runs them outside."""
+    return getattr(module, "_compiled_call_impl", None) is None
+
+
 def _chosen(module: nn.Module, prefix: str, depth: int) -> Iterator[tuple[str, nn.Module]]:
     for name, child in module.named_children():
         path = f"{prefix}{name}"
         if compiled(child):
-            yield path, child
+            if hookable(child):
+                yield path, child
         elif _is_container(child) or (depth < _DEPTH and _holds_stack(child)):
             if not _is_container(child):
                 yield path, child
@@ -136,7 +142,8 @@ def _every(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         for name, child in module.named_children():
             path = f"{prefix}{name}"
             if compiled(child):
-                yield path, child
+                if hookable(child):
+                    yield path, child
                 continue
             if not _is_container(child):
                 yield path, child

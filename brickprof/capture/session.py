@@ -308,7 +308,7 @@ class Session:
     def compiling(self, module: Any) -> None:
         self.census.stop_waiting()
         self.emit("compiling", module)
-        self.census.due = True
+        self.census.due = self.census.wrapped = True
 
     # -- updates written by hand
 
