@@ -274,12 +274,12 @@ def test_nothing_is_guessed_from_names():
 KINDS = """
     run brick tensor model optimizer_created hyperparameters loss grad clip optimizer scaler batch activation
     weight sampled anomaly memory exception exit exited hang signal start compile zero_grad nobody-knows
-""".split()
+""".split()  # noqa: SIM905
 NAMES = """
     id path model name brick shape dtype groups optimizer value micro scale point nonfinite nan inf numel l2
     absmax lr count skipped found_inf op norm roles until rss tree type message code signal class place
     seconds costs overhead steps coordinates when alias_of trainable inputs_finite phase memory_limit peak_rss
-""".split()
+""".split()  # noqa: SIM905
 scalars = st.none() | st.booleans() | st.integers(-3, 9) | st.floats() | st.text(max_size=5)
 values = st.recursive(
     scalars,
