@@ -105,6 +105,4 @@ def read(folder: Path) -> Beat | None:
     bricks = tuple(_SLOT.unpack_from(page, _SLOT_AT + 8 * i)[0] for i in range(depth))
     name = PHASES[phase] if 0 <= phase < len(PHASES) else "idle"
     condition = STATES[state] if 0 <= state < len(STATES) else "recording"
-    return Beat(
-        pid, beat_ns, step, loss, norm, lr, overhead, step_ns, closed, condition, name, bricks
-    )
+    return Beat(pid, beat_ns, step, loss, norm, lr, overhead, step_ns, closed, condition, name, bricks)

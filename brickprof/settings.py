@@ -83,7 +83,7 @@ def checked(base: Settings, given: Mapping[str, Any], *, where: str) -> Settings
 
 
 def share(value: Any, name: str) -> float:
-    """"1%", "0.01" or 0.01 as 0.01."""
+    """ "1%", "0.01" or 0.01 as 0.01."""
     text = str(value).strip()
     try:
         number = float(text[:-1]) / 100 if text.endswith("%") else float(text)
@@ -95,7 +95,7 @@ def share(value: Any, name: str) -> float:
 
 
 def size(value: Any, name: str) -> int:
-    """"256MB", "1GiB" or a number of bytes."""
+    """ "256MB", "1GiB" or a number of bytes."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", str(value).lower())
     if not match:
         raise ConfigurationError(f"{name} is {value!r}.", "Give a size such as 256MB or 1GiB.")

@@ -189,7 +189,7 @@ class _Watcher:
             else:
                 phase = _EVAL
             self._ids.append((session.trace.open(self._brick, phase), phase))
-        except Exception as error:  # noqa: BLE001 - a hook must not break the forward it watches
+        except Exception as error:
             session.failed("blocks", error)
         session.charge("blocks", _counter() - start)
 
@@ -207,7 +207,7 @@ class _Watcher:
                 session.recomputes += 1
             elif session.hooks and not session.is_off("blocks"):
                 self._look(output, args, phase, on)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             session.failed("blocks", error)
         session.charge("blocks", _counter() - start)
 

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,6 +33,15 @@ _MOST_NAMED = 32
 _HISTORY = 64
 _JUMP = 50.0
 _counter = time.perf_counter_ns
+
+
+class _Moment(NamedTuple):
+    """When gradients were looked at, and what they were multiplied by."""
+
+    point: str
+    step: int
+    micro: int
+    scale: float | None
 
 
 class GradientsProbe(Probe):
@@ -74,7 +83,7 @@ class GradientsProbe(Probe):
             norm = float(tensors.local(total))
             if math.isfinite(norm):  # the clip event says it: no second event
                 self._seen.update(map(id, parameters))
-                self._alarm(norm, [], None)
+                self._alarm(norm, [], self.session.step)
                 return
             self._look(parameters, "clip", needed=True)
             return
@@ -115,64 +124,60 @@ class GradientsProbe(Probe):
                 watched.append((entry(parameter), grad))
         return watched
 
+    def _moment(self, point: str) -> _Moment:
+        return _Moment(point, self.session.step, self.session.steps.backwards - 1, self._scale)
+
     def _guard(self, watched: list[tuple[Entry, torch.Tensor]], point: str) -> None:
-        entries = [entry for entry, _ in watched]
-        values = [value for _, value in watched]
-        norms = tensors.guard_norms(values)
+        entries, values = [entry for entry, _ in watched], [value for _, value in watched]
         exact = values if values[0].device.type == "cpu" else None
-        step, scale, micro = self.session.step, self._scale, self.session.steps.backwards - 1
+        moment = self._moment(point)
 
         def arrived(host: torch.Tensor) -> None:
-            self._judge(point, entries, host.tolist(), exact, step, scale, micro)
+            self._judge(moment, entries, host.tolist(), exact)
 
-        self.session.readback.read(norms, arrived)
+        self.session.readback.read(tensors.guard_norms(values), arrived)
 
     def _judge(
-        self, point: str, entries: list[Entry], norms: list[float], exact: list[torch.Tensor] | None,
-        step: int, scale: float | None, micro: int,
-    ) -> None:  # fmt: skip
-        bad = [i for i, norm in enumerate(norms) if not math.isfinite(norm)]
-        broken = []
-        for i in bad:
+        self, moment: _Moment, entries: list[Entry], norms: list[float], exact: list[torch.Tensor] | None
+    ) -> None:
+        broken: list[dict[str, Any]] = []
+        for i in (i for i, norm in enumerate(norms) if not math.isfinite(norm)):
             if exact is None:
                 broken.append({"tensor": entries[i].number, "nan": None, "inf": None})
                 continue
-            nan, inf, _, l2 = tensors.exact(exact[i])
+            nan, inf, _, size = tensors.exact(exact[i])
             if nan or inf:
                 broken.append({"tensor": entries[i].number, "nan": nan, "inf": inf, "numel": exact[i].numel()})
             else:
-                norms[i] = l2  # finite after all: its square did not fit into float32
+                norms[i] = size  # finite after all: its square did not fit into float32
         at = max(range(len(norms)), key=lambda i: norms[i] if math.isfinite(norms[i]) else -1.0)
         on_host = exact is not None
         l2 = math.sqrt(sum(norm * norm for norm in norms)) if on_host and not broken else None
-        absmax = None if on_host else norms[at]
-        self._record(point, len(norms), l2, entries[at].number, broken, absmax, step, scale, micro)
+        self._record(moment, len(norms), l2, None if on_host else norms[at], entries[at].number, broken)
 
     def _record(
-        self, point: str, count: int, l2: float | None, at: int | None, broken: list[dict[str, Any]],
-        absmax: float | None = None, step: int | None = None, scale: float | None = None, micro: int | None = None,
-    ) -> None:  # fmt: skip
+        self, moment: _Moment, count: int, l2: float | None, absmax: float | None, at: int, broken: list[dict[str, Any]]
+    ) -> None:
         session = self.session
-        scale = self._scale if step is None else scale
         fields = {
-            "point": point,
+            "point": moment.point,
             "tensors": count,
             "l2": l2,
             "absmax": absmax,
             "at": at,
             "nonfinite": broken[:_MOST_NAMED],
             "broken": len(broken),
-            "scale": scale,
-            "micro": session.steps.backwards - 1 if micro is None else micro,
+            "scale": moment.scale,
+            "micro": moment.micro,
         }
-        session.fact("grad", fields, step=step, always=bool(broken))
-        size = l2 if l2 is not None else absmax
+        session.fact("grad", fields, step=moment.step, always=bool(broken))
+        size, scale = l2 if l2 is not None else absmax, moment.scale
         if size is not None:
             session.pulse.norm = size if not scale or scale < 0 else size / scale
         if scale is None:  # an overflow under a loss scale is the scaler's business, until it is not
-            self._alarm(size, broken, step)
+            self._alarm(size, broken, moment.step)
 
-    def _alarm(self, size: float | None, broken: list[dict[str, Any]], step: int | None) -> None:
+    def _alarm(self, size: float | None, broken: list[dict[str, Any]], step: int) -> None:
         if broken:
             self.session.anomaly("gradient", {"tensor": broken[0]["tensor"], "value": math.nan}, step=step)
             return
@@ -189,7 +194,8 @@ class GradientsProbe(Probe):
     def _full(self, watched: list[tuple[Entry, torch.Tensor]], point: str) -> None:
         session = self.session
         entries, values = [entry for entry, _ in watched], [value for _, value in watched]
-        step, micro, scale, stamp = session.step, session.steps.backwards - 1, self._scale, now()
+        moment, stamp = self._moment(point), now()
+        step, micro, scale = moment.step, moment.micro, moment.scale
         reason = "escalation" if step <= session.cadence.deep_until else "first" if step < 3 else "cadence"
         told = {"level": session.settings.level, "reason": reason, "tensors": len(entries), "roles": ["grad"]}
         session.fact("sampled", told, always=True)
@@ -207,7 +213,6 @@ class GradientsProbe(Probe):
             ]
             largest = max(range(len(rows)), key=lambda i: rows[i].absmax if rows[i].finite else -1.0)
             l2 = None if broken else math.sqrt(sum(row.l2**2 for row in rows))
-            about = (step, scale, micro)
-            self._record(point, len(rows), l2, entries[largest].number, broken, rows[largest].absmax, *about)
+            self._record(moment, len(rows), l2, rows[largest].absmax, entries[largest].number, broken)
 
         survey(values, session.readback, arrived)

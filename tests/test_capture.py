@@ -328,8 +328,8 @@ def test_training_goes_on_when_a_probe_fails(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_dispatch_mode_of_the_users_sees_nothing_of_ours(tmp_path: Path) -> None:
-    from torch.utils.flop_counter import FlopCounterMode
     from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import FlopCounterMode
 
     class Count(TorchDispatchMode):
         calls = 0
@@ -361,10 +361,9 @@ def test_own_bricks_nest_and_cost_nothing_when_nobody_watches(tmp_path: Path) ->
     assert tokenise("a b") == ["a", "b"]
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    with brickprof.attach(model, optimizer, out=tmp_path) as bp:
-        with brickprof.brick("epoch"):
-            tokenise("a b")
-            train(model, optimizer, 3)
+    with brickprof.attach(model, optimizer, out=tmp_path) as bp, brickprof.brick("epoch"):
+        tokenise("a b")
+        train(model, optimizer, 3)
     spans = brickprof.load(bp.folder).spans
     epoch = spans[spans["brick"] == "epoch"].iloc[0]
     inner = spans[spans["brick"] == "tokenise"].iloc[0]
@@ -420,11 +419,17 @@ def test_train_and_eval_modes_are_events(tmp_path: Path) -> None:
 def test_an_exception_is_journalled_with_the_brick_it_came_from(tmp_path: Path) -> None:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    with pytest.raises(RuntimeError, match="shape"), brickprof.attach(model, optimizer, out=tmp_path) as bp:
-        train(model, optimizer, 2)
-        model.blocks[1].up = nn.Linear(5, 16)
-        model(data()[0])
-    run = brickprof.load(bp.folder)
+    attached = brickprof.attach(model, optimizer, out=tmp_path)
+
+    def broken_training() -> None:
+        with attached:
+            train(model, optimizer, 2)
+            model.blocks[1].up = nn.Linear(5, 16)
+            model(data()[0])
+
+    with pytest.raises(RuntimeError, match="shape"):
+        broken_training()
+    run = brickprof.load(attached.folder)
     (event,) = events(run, "exception")
     assert event.fields["type"] == "RuntimeError"
     bricks = run.bricks.set_index("id")["name"].to_dict() if "name" in run.bricks else {}
@@ -470,7 +475,7 @@ def test_the_run_is_a_dataframe_one_call_away(tmp_path: Path) -> None:
     for table in (run.spans, run.samples, run.events, run.loss, run.lr, run.grads, run.bricks, run.tensors):
         assert isinstance(table, pd.DataFrame)
         assert len(table)
-    assert 0 < sum(run.costs.values())
+    assert sum(run.costs.values()) > 0
 
 
 def test_a_model_that_takes_no_part_is_not_named(tmp_path: Path) -> None:

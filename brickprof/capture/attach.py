@@ -105,7 +105,7 @@ def _new_folder(settings: Settings) -> Path:
     return folder
 
 
-class brick(contextlib.ContextDecorator):  # noqa: N801 - reads as a word of the language
+class brick(contextlib.ContextDecorator):
     """Marks one's own code as a brick: ``with brick("sample"):`` or ``@brick("sample")``.
 
     Without a session that records, it costs a microsecond and does nothing.

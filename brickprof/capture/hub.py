@@ -25,7 +25,7 @@ _lock = threading.Lock()
 
 
 def set_factory(factory: Factory | None) -> None:
-    global _factory  # noqa: PLW0603 - one process has one hub
+    global _factory
     _factory = factory
 
 
@@ -40,7 +40,7 @@ def remove(session: Session) -> None:
 
 def training() -> None:
     """A sign of training: from now on this process records, if it was armed."""
-    global _factory, _making  # noqa: PLW0603
+    global _factory, _making
     if _factory is None or _making:
         return
     with _lock:
@@ -52,7 +52,7 @@ def training() -> None:
             session = factory()
             if session is not None:
                 sessions.append(session)
-        except Exception:  # noqa: BLE001 - a run that cannot be recorded is still a run
+        except Exception:
             return
         finally:
             _making = False
@@ -63,7 +63,7 @@ def send(signal: str, *args: Any) -> None:
     for session in sessions:
         try:
             getattr(session, signal)(*args)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             session.failed("session", error)
 
 
@@ -78,12 +78,12 @@ _rearm: Factory | None = None
 
 def remember(factory: Factory) -> None:
     """What a forked child uses, should it turn out to train."""
-    global _rearm  # noqa: PLW0603
+    global _rearm
     _rearm = factory
 
 
 def _after_fork() -> None:
-    global _lock, _making  # noqa: PLW0603
+    global _lock, _making
     sessions.clear()
     _lock, _making = threading.Lock(), False
     set_factory(_rearm)

@@ -72,7 +72,8 @@ def describe(root: nn.Module, taken: set[str]) -> Model:
     inner, prefix, wrapper = root, "", ""
     while True:
         if type(inner).__name__ in ("DistributedDataParallel", "DataParallel") and hasattr(inner, "module"):
-            wrapper, prefix, inner = wrapper or type(inner).__name__, prefix + "module.", inner.module
+            wrapper, prefix = wrapper or type(inner).__name__, prefix + "module."
+            inner = inner._modules["module"]  # type: ignore[assignment]
         elif "_orig_mod" in inner.__dict__.get("_modules", {}):
             prefix, inner = prefix + "_orig_mod.", inner._modules["_orig_mod"]  # type: ignore[assignment]
         else:

@@ -185,7 +185,7 @@ def _patch_clipping() -> None:
 
     def norm(original: Any) -> Any:
         def call(parameters: Any, max_norm: Any, norm_type: Any = 2.0, *args: Any, **kwargs: Any) -> Any:
-            global _norm_type  # noqa: PLW0603
+            global _norm_type
             if _compiling():
                 return original(parameters, max_norm, norm_type, *args, **kwargs)
             _norm_type = norm_type
@@ -324,13 +324,13 @@ def _about_to_compile(module: Any) -> None:
 
 def watch_first_call() -> None:
     """Until a model is found by its optimizer, the first module that runs with gradients on is a sign too."""
-    global _first_call  # noqa: PLW0603
+    global _first_call
     if _first_call is None:
         _first_call = module_hooks.register_module_forward_pre_hook(_called)
 
 
 def forget_first_call() -> None:
-    global _first_call  # noqa: PLW0603
+    global _first_call
     if _first_call is not None:
         _first_call.remove()
         _first_call = None

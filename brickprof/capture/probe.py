@@ -69,6 +69,4 @@ class Probe:
 ALWAYS = frozenset({"models_found", "step_begin", "close", "compiling", "optimizer_built", "scaler_step"})
 """Signals that are sent in every step: rare, or too important to miss."""
 
-SIGNALS = tuple(
-    name for name, value in vars(Probe).items() if callable(value) and not name.startswith("_")
-)
+SIGNALS = tuple(name for name, value in vars(Probe).items() if callable(value) and not name.startswith("_"))

@@ -15,7 +15,18 @@ from __future__ import annotations
 
 
 class StepClock:
-    __slots__ = ("_due", "_known", "_expected", "_stepped", "_updated", "backwards", "number", "total_backwards", "updates", "updates_by_optimizer")
+    __slots__ = (
+        "_due",
+        "_expected",
+        "_known",
+        "_stepped",
+        "_updated",
+        "backwards",
+        "number",
+        "total_backwards",
+        "updates",
+        "updates_by_optimizer",
+    )
 
     def __init__(self) -> None:
         self.number = 0

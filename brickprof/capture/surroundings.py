@@ -6,14 +6,17 @@ CUDA graph, transformed, or seen by a dispatch mode of the user's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 _dispatch_modes = torch._C._len_torch_dispatch_stack
-_functorch_level = torch._C._functorch.maybe_current_level
+_functorch_level: Callable[[], int | None] = torch._C._functorch.maybe_current_level
 
-_tracing = torch._C._get_tracing_state
+_tracing: Callable[[], object] = torch._C._get_tracing_state
 _compiling = torch.compiler.is_compiling
 _cuda_ready = torch.cuda.is_initialized
+_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
 
 
 def hands_off() -> bool:
@@ -22,5 +25,5 @@ def hands_off() -> bool:
         or _compiling()
         or _functorch_level() is not None
         or _tracing() is not None
-        or (_cuda_ready() and torch.cuda.is_current_stream_capturing())
+        or (_cuda_ready() and _capturing())
     )

@@ -45,7 +45,7 @@ def survey(
     def finish(host: torch.Tensor) -> None:
         averages = tensors.means_and_zeros(table, host, lengths, numels)
         counts = tensors.histograms(host, lengths)
-        exact = on_host or [None] * len(numels)
+        exact: Sequence[torch.Tensor | None] = on_host or [None] * len(numels)
         done(
             [
                 _row(numel, l2, absmax, average, count, tensor)

@@ -181,9 +181,7 @@ def histograms(values: Tensor, lengths: Sequence[int]) -> list[list[int]]:
     bins = ((exponent - HISTOGRAM_LOW) // HISTOGRAM_OCTAVES).clamp_(0, HISTOGRAM_BINS - 1)
     bins[~torch.isfinite(values)] = HISTOGRAM_BINS - 1
     bins[values == 0] = 0
-    row = torch.repeat_interleave(
-        torch.arange(len(lengths), device="cpu"), torch.tensor(lengths, device="cpu")
-    )
+    row = torch.repeat_interleave(torch.arange(len(lengths), device="cpu"), torch.tensor(lengths, device="cpu"))
     counts = torch.bincount(row * HISTOGRAM_BINS + bins, minlength=len(lengths) * HISTOGRAM_BINS)
     table: list[list[int]] = counts.view(len(lengths), HISTOGRAM_BINS).tolist()
     return table

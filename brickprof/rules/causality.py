@@ -92,8 +92,5 @@ def key(anomaly: Anomaly, depth: Depth) -> tuple[int, ...]:
     inside = anomaly.stage <= Stage.BACKWARD
     micro = anomaly.micro if inside else _LAST_MICRO
     deep = depth.of(anomaly.brick)
-    if deep is None:
-        place = (1, 0)
-    else:
-        place = (0, -deep if anomaly.stage in (Stage.BACKWARD, Stage.OPTIMIZER) else deep)
+    place = (1, 0) if deep is None else (0, -deep if anomaly.stage in (Stage.BACKWARD, Stage.OPTIMIZER) else deep)
     return (anomaly.step, micro, anomaly.stage, *place, anomaly.order)
