@@ -13,9 +13,11 @@ from __future__ import annotations
 import math
 import threading
 import time
+import weakref
 from typing import Any
 
 import torch
+from torch import nn
 
 from brickprof.bricks import Brick, Kind
 from brickprof.capture import models, tensors
@@ -41,7 +43,9 @@ class BlocksProbe(Probe):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
+        self._watchers: list[tuple[weakref.ref[nn.Module], _Watcher]] = []
         self._handles: list[Any] = []
+        self._roots: list[Any] = []
         self._deep = False
         self._reported = 0
         self._broken: set[int] = set()  # reported when it breaks, and again only after it was whole
@@ -50,38 +54,62 @@ class BlocksProbe(Probe):
     # -- which modules
 
     def models_found(self) -> None:
-        self._hook(every=self._deep)
+        self._choose(every=self._deep)
 
     def step_begin(self, step: int) -> None:
         self._reported = 0
-        if self.session.on.deep is not self._deep:
-            self._hook(every=self.session.on.deep)
+        session = self.session
+        if session.on.deep is not self._deep:
+            self._choose(every=session.on.deep)
+        elif session.hooks:
+            self._hook()
+        elif self._handles:
+            # A hook that returns at once still costs: where most steps are not looked at, they are taken out.
+            self._unhook()
 
     def compiling(self, module: Any) -> None:
         """A hook in a module that is about to be compiled would be traced: take them out first."""
-        self._unhook()
+        self._forget()
 
     def backward_begin(self, losses: Any, upstream: Any) -> None:
-        if not self._handles and self.session.models:
-            self._hook(every=self._deep)
+        if not self._roots and self.session.models:
+            self._choose(every=self._deep)
 
-    def _hook(self, *, every: bool) -> None:
-        self._unhook()
+    def _choose(self, *, every: bool) -> None:
+        """Decides which modules are blocks; roots stay hooked, since their calls also begin steps."""
+        self._forget()
         self._deep = every
         for model in self.session.models:
             for path, module in models.blocks(model, every=every):
                 brick = self.session.journal.brick(Brick(Kind.BLOCK, path, model.name))
                 watcher = _Watcher(self, brick, root=not path)
-                self._handles.append(module.register_forward_pre_hook(watcher.before))
-                self._handles.append(module.register_forward_hook(watcher.after))
+                if path:
+                    self._watchers.append((weakref.ref(module), watcher))
+                else:
+                    self._roots += _hooked(module, watcher)
+        if self.session.hooks:
+            self._hook()
+
+    def _hook(self) -> None:
+        if not self._handles:
+            for reference, watcher in self._watchers:
+                module = reference()
+                if module is not None:
+                    self._handles += _hooked(module, watcher)
 
     def _unhook(self) -> None:
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
 
-    def close(self) -> None:
+    def _forget(self) -> None:
         self._unhook()
+        for handle in self._roots:
+            handle.remove()
+        self._roots, self._watchers = [], []
+
+    def close(self) -> None:
+        self._forget()
 
     # -- costs and results
 
@@ -160,6 +188,10 @@ class BlocksProbe(Probe):
         survey([output], session.readback, arrived)
 
 
+def _hooked(module: nn.Module, watcher: _Watcher) -> list[Any]:
+    return [module.register_forward_pre_hook(watcher.before), module.register_forward_hook(watcher.after)]
+
+
 class _Watcher:
     """The two hooks of one block."""
 
@@ -173,9 +205,9 @@ class _Watcher:
         self._ids: list[tuple[int, int]] = []
 
     def before(self, _module: Any, _args: Any) -> None:
-        session = self._session
-        if not (session.hooks or self._root) or _compiling():
+        if _compiling():
             return
+        session = self._session
         start = _counter()
         try:
             if threading.get_ident() != session.thread and not session.in_backward:
@@ -188,6 +220,9 @@ class _Watcher:
                     session.forward_begins()
             else:
                 phase = _EVAL
+            if not session.tracing:
+                self._ids.append((0, phase))
+                return
             self._ids.append((session.trace.open(self._brick, phase), phase))
         except Exception as error:
             session.failed("blocks", error)
@@ -201,8 +236,8 @@ class _Watcher:
         try:
             number, phase = self._ids.pop()
             on = session.on
-            write = on.spans or (self._root and on.facts)
-            session.trace.close(number, write=write)
+            if number:
+                session.trace.close(number, write=on.spans or self._root)
             if phase == _RECOMPUTE:
                 session.recomputes += 1
             elif session.hooks and not session.is_off("blocks"):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ _GRAD = ROLES.index("grad")
 _MOST_NAMED = 32
 _HISTORY = 64
 _JUMP = 50.0
+_RECKON = 8
 _counter = time.perf_counter_ns
 
 
@@ -52,9 +54,12 @@ class GradientsProbe(Probe):
         super().__init__(session)
         self._seen: set[int] = set()
         self._fresh = False
+        self._covered = False  # by the norm of the user's own clipping
         self._sampled = -1
         self._scale: float | None = None
-        self._history: list[float] = []
+        self._history: deque[float] = deque(maxlen=_HISTORY)
+        self._sizes = 0
+        self._usual = math.inf
 
     def step_begin(self, step: int) -> None:
         self._seen.clear()
@@ -66,7 +71,7 @@ class GradientsProbe(Probe):
         self._scale = float(scale) if scale is not None and scale.device.type == "cpu" else -1.0
 
     def backward_end(self, losses: Sequence[torch.Tensor], ok: bool) -> None:
-        self._fresh = True
+        self._fresh, self._covered = True, False
         self._seen.clear()
         session = self.session
         if ok and (session.in_optimizer or not session.book.optimizers()):
@@ -82,7 +87,7 @@ class GradientsProbe(Probe):
         if free and total is not None and not hands_off():
             norm = float(tensors.local(total))
             if math.isfinite(norm):  # the clip event says it: no second event
-                self._seen.update(map(id, parameters))
+                self._covered = True
                 self._alarm(norm, [], self.session.step)
                 return
             self._look(parameters, "clip", needed=True)
@@ -90,7 +95,7 @@ class GradientsProbe(Probe):
         self._look(parameters, "clip")
 
     def optimizer_begin(self, optimizer: Any) -> None:
-        if self._fresh:
+        if self._fresh and not self._covered:
             self._look(owned(optimizer), "step")
 
     # -- the look
@@ -183,11 +188,12 @@ class GradientsProbe(Probe):
             return
         if size is None or size == 0:
             return
-        history = self._history
-        if len(history) >= 20 and size > _JUMP * median(history):
-            self.session.anomaly("gradient", {"value": size, "usual": median(history)}, step=step)
-        history.append(size)
-        del history[:-_HISTORY]
+        if size > _JUMP * self._usual:
+            self.session.anomaly("gradient", {"value": size, "usual": self._usual}, step=step)
+        self._history.append(size)
+        self._sizes += 1
+        if self._sizes >= 20 and self._sizes % _RECKON == 0:
+            self._usual = median(self._history)
 
     # -- sampled steps
 

@@ -24,8 +24,8 @@ from brickprof.capture.trace import PHASE
 from brickprof.records import ROLES
 
 _INPUT = ROLES.index("input")
-_ELEMENTS = 64
-_MOST_TENSORS = 8
+_ELEMENTS = 32
+_MOST_TENSORS = 4
 
 
 class LoaderProbe(Probe):
@@ -39,6 +39,8 @@ class LoaderProbe(Probe):
         self._open = 0
 
     def fetch_begin(self, loader: Any) -> None:
+        if not self.session.tracing:
+            return
         number = self._number(loader)
         brick = self._bricks.get(number)
         if brick is None:
@@ -48,7 +50,8 @@ class LoaderProbe(Probe):
 
     def fetch_end(self, loader: Any, batch: Any, wait_ns: int) -> None:
         session = self.session
-        session.trace.close(self._open, write=session.on.facts)
+        if session.tracing:
+            session.trace.close(self._open, write=True)
         if batch is None or not session.on.facts:
             return
         number = self._number(loader)

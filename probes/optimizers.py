@@ -15,6 +15,7 @@ from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 
 _MOST_TENSORS = 2000
+_CHECK_EVERY = 8
 _PER_STEP = frozenset({"params", "lr", "initial_lr", "param_names"})
 
 
@@ -37,6 +38,8 @@ class OptimizersProbe(Probe):
         if self._groups.get(number) != size:
             self._groups[number] = size
             self._created(optimizer, number)
+        if self._counts.get(number, 0) % _CHECK_EVERY and not self.session.on.full:
+            return
         # Values are replaced, not changed in place: the same objects mean the same hyperparameters.
         objects = [id(value) for group in groups for key, value in group.items() if key not in _PER_STEP]
         if self._objects.get(number) != objects:

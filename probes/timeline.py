@@ -16,7 +16,6 @@ from brickprof.capture.trace import PHASE
 
 class TimelineProbe(Probe):
     name = "timeline"
-    every_step = ("backward_begin", "backward_end", "optimizer_begin", "optimizer_end")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -25,20 +24,26 @@ class TimelineProbe(Probe):
         self._open_optimizer: dict[int, int] = {}
 
     def backward_begin(self, losses: Any, upstream: Any) -> None:
-        self._open_backward = self.session.trace.open(self._backward, PHASE["backward"])
+        if self.session.tracing:
+            self._open_backward = self.session.trace.open(self._backward, PHASE["backward"])
 
     def backward_end(self, losses: Any, ok: bool) -> None:
-        trace, on = self.session.trace, self.session.on
-        trace.close_marks(self._open_backward, write=on.spans)
+        if not self.session.tracing:
+            return
+        trace = self.session.trace
+        trace.close_marks(self._open_backward, write=self.session.on.spans)
         if ok:  # a backward that raised stays open: that is where the run ended
-            trace.close(self._open_backward, write=on.facts)
+            trace.close(self._open_backward, write=True)
 
     def optimizer_begin(self, optimizer: Any) -> None:
+        if not self.session.tracing:
+            return
         number = self.session.book.optimizer(optimizer)
         name = type(optimizer).__name__ + (f"#{number}" if number else "")
         brick = self.session.journal.brick(Brick(Kind.OPTIMIZER, name))
         self._open_optimizer[number] = self.session.trace.open(brick, PHASE["optimizer"])
 
     def optimizer_end(self, optimizer: Any) -> None:
-        opened = self._open_optimizer.pop(self.session.book.optimizer(optimizer), 0)
-        self.session.trace.close(opened, write=self.session.on.facts)
+        if self.session.tracing:
+            opened = self._open_optimizer.pop(self.session.book.optimizer(optimizer), 0)
+            self.session.trace.close(opened, write=True)

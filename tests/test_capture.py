@@ -458,7 +458,7 @@ def test_a_probe_of_a_third_party_is_found(tmp_path: Path, monkeypatch: pytest.M
         found = real(package)
         return plugins.Found((*found.plugins, plugins.Plugin("counting", module)), found.notes)
 
-    monkeypatch.setattr("brickprof.capture.session.discover", with_ours)
+    monkeypatch.setattr("brickprof.capture.dispatch.discover", with_ours)
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     with brickprof.attach(model, optimizer, out=tmp_path):

@@ -35,7 +35,7 @@ _EARLY = frozenset({4, 8, 16, 32})
 _WINDOW = 9
 _ADAPT_EVERY = 8
 _ALLOWANCE_NS = 150_000  # a step, at a budget of 1 %
-_TINY_STEP_NS = 10_000_000
+_TINY_STEP_NS = 5_000_000
 _CREDIT_NS = 3_000_000_000  # in all, at a budget of 1 %
 _ROW_WAYS = ("spans", "full")
 
@@ -52,6 +52,9 @@ class Switches:
     deep: bool = False
 
 
+_NOTHING = Switches(facts=False, blocks=False, guard=False, spans=False, full=False)
+
+
 class Cadence:
     """Strides per way of looking, adapted every few steps."""
 
@@ -63,6 +66,10 @@ class Cadence:
         self.overhead = 0.0
         self._costs: dict[str, deque[float]] = {way: deque(maxlen=_WINDOW) for way in WAYS}
         self._steps: deque[float] = deque(maxlen=4 * _WINDOW)
+        self._least = 1
+        """The shortest stride: strides are powers of two, so nothing is on between its multiples."""
+        self.typical_ns = 1e9
+        """How long a step takes, as of the last adaptation."""
         self._spent_ns = 0.0
         self._wall_ns = 0.0
         self._deep_until = -1
@@ -71,6 +78,8 @@ class Cadence:
 
     def begin(self, step: int) -> Switches:
         """The switches of ``step``."""
+        if step % self._least and step > self._deep_until and step >= _FULLY_TOLD:
+            return _NOTHING
         switches, deep = self.switches, step <= self._deep_until or self.level == "deep"
         first = step < _FIRST_STEPS
         for way in WAYS:
@@ -117,7 +126,8 @@ class Cadence:
         return self._adapt()
 
     def _adapt(self) -> bool:
-        whole = self.budget * self.step_ns
+        self.typical_ns = self.step_ns
+        whole = self.budget * self.typical_ns
         if self._credit > 0:
             whole += _ALLOWANCE_NS * self.budget / 0.01
         left, before = whole, dict(self.stride)
@@ -127,7 +137,7 @@ class Cadence:
                 continue
             cost = median(costs)
             stride = _power_of_two(cost / max(left * _SHARE[way], 1.0), _LONGEST[way])
-            if way == "facts" and self._credit > 0 and self.step_ns < _TINY_STEP_NS:
+            if way == "facts" and self._credit > 0 and self.typical_ns < _TINY_STEP_NS:
                 stride = 1
             if way in _ROW_WAYS:
                 stride = max(stride, min(self._floor, _LONGEST[way]))
@@ -135,6 +145,7 @@ class Cadence:
             if stride > self.stride[way] or stride * 4 <= self.stride[way] or stride == 1:
                 self.stride[way] = stride
             left = max(left - cost / self.stride[way], 0.05 * whole)
+        self._least = min(stride for way, stride in self.stride.items() if self.level != "light" or way in _LIGHT)
         return self.stride != before
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ sessions: list[Session] = []
 _factory: Factory | None = None
 _making = False
 _lock = threading.Lock()
+_counter = time.perf_counter_ns
 
 
 def set_factory(factory: Factory | None) -> None:
@@ -61,16 +63,20 @@ def training() -> None:
 def send(signal: str, *args: Any) -> None:
     """Calls ``signal`` on every session; nothing ever comes back out of here."""
     for session in sessions:
+        start = _counter()
         try:
             getattr(session, signal)(*args)
         except Exception as error:
             session.failed("session", error)
+        session.pay(_counter() - start)
 
 
 def emit(signal: str, *args: Any) -> None:
     """For signals that no session acts on itself: straight to the probes."""
     for session in sessions:
-        session.emit(signal, *args)
+        start = _counter()
+        session.dispatch.emit(signal, *args)
+        session.pay(_counter() - start)
 
 
 _rearm: Factory | None = None

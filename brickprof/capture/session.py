@@ -9,14 +9,11 @@ It never raises into the training: whatever fails here is counted, written down,
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
-import traceback
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -26,29 +23,21 @@ from brickprof.capture.book import Book, owned
 from brickprof.capture.cadence import Cadence
 from brickprof.capture.census import Census
 from brickprof.capture.clock import now
+from brickprof.capture.dispatch import Dispatch
 from brickprof.capture.models import Model
-from brickprof.capture.probe import ALWAYS, SIGNALS, Probe
 from brickprof.capture.readback import Readback
 from brickprof.capture.steps import StepClock
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.tensors import local, strided
 from brickprof.capture.trace import PHASE, Trace
 from brickprof.journal import Journal
-from brickprof.plugins import discover
 from brickprof.pulse import Pulse
 from brickprof.settings import Settings
 
-_FAILURES = 3
+_BRISK_NS = 50_000_000
+"""Steps shorter than this are brisk: their facts are written when they end, and only sampled ones are traced."""
 _RESCAN_STEPS = (1, 2, 10, 100, 1000)
 _counter = time.perf_counter_ns
-
-
-def _probe_classes(module: ModuleType) -> list[type[Probe]]:
-    return [
-        value
-        for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, Probe) and value.__module__ == module.__name__
-    ]
 
 
 class Session:
@@ -63,7 +52,10 @@ class Session:
         self.cadence = Cadence(settings.level, settings.overhead)
         self.on = self.cadence.begin(0)
         self.hooks = True
-        """Whether blocks are looked at in this step; where not, their hooks return at once."""
+        """Whether blocks are looked at in this step."""
+        self.tracing = True
+        """Whether bricks are opened and closed in this step: the sampled ones, and all that last."""
+        self.dispatch = Dispatch(self.fact)
         self.readback = Readback()
         self.book = Book(self.journal)
         self.census = Census(self.book, partial(self.fact, always=True), partial(self.emit, "models_found"))
@@ -72,14 +64,14 @@ class Session:
         self.in_backward = False
         self._backward_depth = 0
         self.in_optimizer = False
-        self.costs: dict[str, int] = {}
         self.recomputes = 0
         self._trained = 0
         self.closed = False
         self._spent = 0
         self._ways: dict[str, int] = {}
         self._step_started = _counter()
-        self._failures: dict[str, int] = {}
+        self._facts: list[tuple[str, int, dict[str, Any], int]] = []
+        self._brisk = False
         self._manual_state: tuple[Any, ...] = ()
         self._last_escalation = -(10**9)
         self._notes: set[str] = set()
@@ -87,17 +79,26 @@ class Session:
         self._step_brick = self.journal.brick(Brick(Kind.STEP, "step"))
         self.trace.step_id = self.trace.new_id()
         self.fact("run", about, always=True)
-        self.probes = self._load_probes()
-        self._listeners = self._subscribe(every_step=False)
-        self._quiet = self._subscribe(every_step=True)
-        self._active = self._listeners
+        for text in self.dispatch.load(self):
+            self.note(text)
 
     # -- writing
 
     def fact(self, kind: str, fields: dict[str, Any], *, step: int | None = None, always: bool = False) -> None:
-        """Writes an event now; a per-step one only in steps whose facts are wanted."""
-        if always or self.on.facts:
+        """Writes an event; a per-step one only in steps whose facts are wanted (in brisk steps: when they end)."""
+        if always:
+            self._write_facts()
             self.journal.event(kind, self.step if step is None else step, fields)
+        elif self.on.facts:
+            self._facts.append((kind, self.step if step is None else step, fields, now()))
+            if not self._brisk:
+                self._write_facts()
+
+    def _write_facts(self) -> None:
+        """Brisk steps write their facts together: one call that is warm instead of several that are cold."""
+        if self._facts:
+            facts, self._facts = self._facts, []
+            self.journal.events(facts)
 
     def note(self, text: str) -> None:
         """Says something once."""
@@ -114,74 +115,33 @@ class Session:
         self.cadence.escalate(until)
         self.fact("anomaly", {"what": what, "until": until, **fields}, step=step, always=True)
 
-    # -- dispatch
+    # -- dispatch and costs
 
     def emit(self, signal: str, *args: Any) -> None:
-        """Hands ``signal`` to the probes that listen; pays for it in ``costs``."""
-        for name, method in self._active[signal]:
-            start = _counter()
-            try:
-                method(*args)
-            except Exception as error:
-                self.failed(name, error)
-            spent = _counter() - start
-            self._spent += spent
-            self.costs[name] = self.costs.get(name, 0) + spent
+        self.dispatch.emit(signal, *args)
+
+    def failed(self, name: str, error: Exception) -> None:
+        self.dispatch.failed(name, error)
+
+    def is_off(self, name: str) -> bool:
+        return self.dispatch.is_off(name)
+
+    @property
+    def costs(self) -> dict[str, int]:
+        return self.dispatch.costs
+
+    def pay(self, spent: int) -> None:
+        """Time that a signal or hook took, everything included."""
+        self._spent += spent
 
     def charge(self, name: str, spent: int) -> None:
-        """Books time spent outside ``emit`` (module hooks) on probe ``name``."""
+        """Pays for work outside any signal (module hooks), and books it on ``name``."""
         self._spent += spent
-        self.costs[name] = self.costs.get(name, 0) + spent
+        self.dispatch.charge(name, spent)
 
     def spend(self, way: str, spent: int) -> None:
         """Says which way of looking (see ``cadence``) took part of the time: the cadence learns from it."""
         self._ways[way] = self._ways.get(way, 0) + spent
-
-    def failed(self, name: str, error: Exception) -> None:
-        count = self._failures[name] = self._failures.get(name, 0) + 1
-        if count > _FAILURES:
-            return
-        with contextlib.suppress(Exception):
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}:{place.lineno})"
-            self.fact("probe_off", {"probe": name, "error": text, "failures": count}, always=True)
-        if count == _FAILURES:
-            for table in (self._listeners, self._quiet):
-                for signal, listeners in table.items():
-                    table[signal] = tuple(item for item in listeners if item[0] != name)
-
-    def is_off(self, name: str) -> bool:
-        return self._failures.get(name, 0) >= _FAILURES
-
-    def _load_probes(self) -> list[Probe]:
-        try:
-            found = discover("brickprof.probes")
-        except Exception as error:
-            self.failed("probes", error)
-            return []
-        for text in found.notes:
-            self.note(text)
-        loaded = []
-        for cls in (cls for plugin in found for cls in _probe_classes(plugin.module)):
-            if self.settings.level not in cls.levels:
-                continue
-            try:
-                loaded.append(cls(self))
-            except Exception as error:
-                self.failed(cls.name, error)
-        return loaded
-
-    def _subscribe(self, *, every_step: bool) -> dict[str, tuple[tuple[str, Any], ...]]:
-        """Who listens to what: in steps that are looked at, or (``every_step``) in those that are not."""
-        return {
-            signal: tuple(
-                (probe.name, getattr(probe, signal))
-                for probe in self.probes
-                if getattr(type(probe), signal) is not getattr(Probe, signal)
-                and (not every_step or signal in ALWAYS or signal in probe.every_step)
-            )
-            for signal in SIGNALS
-        }
 
     # -- signals that move the step
 
@@ -252,37 +212,48 @@ class Session:
 
     def _turn(self, backwards: int = 0) -> None:
         """One step ends, the next begins."""
-        ended, stamp = self.step, _counter()
-        wall = stamp - self._step_started
-        self.emit("step_end", ended)
-        self._guarded("readback", self._read_back)
+        stamp = _counter()
+        wall, self._step_started = stamp - self._step_started, stamp
+        self.emit("step_end", self.step)
+        self._read_back()
+        self._write_facts()
         self._write_step_span(wall)
         spent, self._spent = self._spent, 0
-        self._learn_costs(spent)
-        if self.cadence.end(ended, wall, spent):
+        if self._ways or self.on.facts:
+            self._learn_costs(spent)
+        if self.cadence.end(self.step, wall, spent):
             self._report_cadence("budget")
-        self.step = self.trace.step = self.book.step = self.steps.number
         self.steps.backwards = backwards
-        self.pulse.step = self.step
-        self.pulse.step_ns = wall
-        self.pulse.overhead = self.cadence.overhead
-        self.trace.reset()
-        self.trace.step_id = self.trace.new_id()
-        self.on = self.cadence.begin(self.step)
-        self.hooks = self.on.blocks or self.on.spans or self.on.full
-        quiet = not (self.hooks or self.on.facts or self.on.guard)
-        self._active = self._quiet if quiet else self._listeners
-        if not self.journal.alive and not self.pulse.state:
-            self.pulse.state = 1
-            self.pulse.beat(now())
-        self._step_started = stamp
+        self._enter(self.steps.number)
+        self._publish(wall)
         if self.step in _RESCAN_STEPS or self.step % 1000 == 0:
             self._guarded("models", self.census.rescan)
         self.emit("step_begin", self.step)
 
+    def _enter(self, step: int) -> None:
+        self.step = self.trace.step = step
+        on = self.on = self.cadence.begin(step)
+        self.hooks = on.blocks or on.spans or on.full
+        self._brisk = self.cadence.typical_ns < _BRISK_NS and not on.deep
+        self.tracing = on.spans or on.full or not self._brisk
+        self.dispatch.begin(quiet=not (self.hooks or on.facts or on.guard), whole=on.full or on.deep)
+        if self.tracing:
+            self.trace.reset()
+            self.trace.step_id = self.trace.new_id()
+
+    def _publish(self, wall: int) -> None:
+        pulse = self.pulse
+        pulse.step, pulse.step_ns, pulse.overhead = self.step, wall, self.cadence.overhead
+        if not self.journal.alive:
+            pulse.state = 1
+        pulse.beat(now())
+
     def _read_back(self) -> None:
-        self.readback.send()
-        self.readback.poll()
+        try:
+            self.readback.send()
+            self.readback.poll()
+        except Exception as error:
+            self.failed("readback", error)
 
     def _learn_costs(self, spent: int) -> None:
         ways, self._ways = self._ways, {}
@@ -294,7 +265,7 @@ class Session:
             self.cadence.measured("facts", max(spent - sum(ways.values()), 0))  # all that is left: the events
 
     def _write_step_span(self, wall: int) -> None:
-        if self.on.facts:
+        if self.tracing:
             end = now()
             self.journal.span(
                 (self.trace.step_id, 0, self._step_brick, PHASE["step"], self.step, 0, end - wall, end,
@@ -348,6 +319,7 @@ class Session:
         self.charge(name, _counter() - start)
 
     def exception(self, fields: dict[str, Any]) -> None:
+        """Journals the exception that ended the training, with the brick it came out of."""
         brick = self.trace.innermost()
         if brick:
             fields = {**fields, "brick": brick}

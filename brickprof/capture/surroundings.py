@@ -12,17 +12,14 @@ import torch
 
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _functorch_level: Callable[[], int | None] = torch._C._functorch.maybe_current_level
-
 _tracing: Callable[[], object] = torch._C._get_tracing_state
-_compiling = torch.compiler.is_compiling
-_cuda_ready = torch.cuda.is_initialized
+_cuda_ready: Callable[[], bool] = torch.cuda.is_initialized
 _capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
 
 
 def hands_off() -> bool:
     return bool(
         _dispatch_modes()
-        or _compiling()
         or _functorch_level() is not None
         or _tracing() is not None
         or (_cuda_ready() and _capturing())
