@@ -32,9 +32,7 @@ def about(run: Run | None, timeline: Timeline, results: Iterable[ContractResult]
         },
     }
     if timeline.ended is not None:
-        facts["exit"] = {
-            name: timeline.ended.fields.get(name) for name in ("code", "class", "text", "seconds")
-        }
+        facts["exit"] = {name: timeline.ended.fields.get(name) for name in ("code", "class", "text", "seconds")}
     if run is not None and run.path is not None:
         facts["folder"] = str(run.path)
     if run is not None and run.damage:
@@ -44,10 +42,10 @@ def about(run: Run | None, timeline: Timeline, results: Iterable[ContractResult]
 
 def _steps(timeline: Timeline) -> int:
     """Steps of the rank that got furthest: what it counted itself, else the last one it spoke of."""
-    counted = [whole(event.fields.get("steps")) for event in timeline.exits.values()]
+    counted = {rank: whole(event.fields["steps"]) for rank, event in timeline.exits.items() if "steps" in event.fields}
     trained = timeline.losses.count or timeline.updates or timeline.norms.count
-    spoken = max(timeline.steps.values(), default=-1) + 1 if trained else 0
-    return max([spoken, *counted])
+    spoken = {rank: last + 1 for rank, last in timeline.steps.items()} if trained else {}
+    return max((spoken | counted).values(), default=0)
 
 
 def _overhead(timeline: Timeline) -> float | None:
