@@ -25,7 +25,7 @@ from brickprof.capture.clock import now
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
-from brickprof.capture.survey import Row, survey
+from brickprof.capture.survey import Measured, Row, deliver, measure
 from brickprof.capture.trace import PHASE
 from brickprof.records import ROLES
 
@@ -49,6 +49,7 @@ class BlocksProbe(Probe):
         self._deep = False
         self._reported = 0
         self._broken: set[int] = set()  # reported when it breaks, and again only after it was whole
+        self._sampled: list[tuple[tuple[int, int, int, int], Measured]] = []
         self._device: list[tuple[tuple[int, int, int, str], torch.Tensor]] = []
 
     # -- which modules
@@ -115,6 +116,7 @@ class BlocksProbe(Probe):
 
     def step_end(self, step: int) -> None:
         self._read_device(step)
+        self._deliver()
 
     def look(self, brick: int, output: torch.Tensor, inputs: Any, phase: int) -> None:
         """Is the output finite? Now, for a CPU tensor; some steps later for a CUDA one."""
@@ -176,16 +178,25 @@ class BlocksProbe(Probe):
     def sample(self, brick: int, output: torch.Tensor) -> None:
         """Statistics of one output, in sampled steps."""
         session = self.session
-        step, micro, stamp = session.step, max(session.steps.backwards, 0), now()
+        self._sampled.append(((now(), session.step, max(session.steps.backwards, 0), brick), measure([output])))
+        if output.device.type == "cpu":
+            self._deliver()  # at once: a measurement of a CPU tensor holds the tensor
+
+    def _deliver(self) -> None:
+        sampled, self._sampled = self._sampled, []
+        if not sampled or hands_off():
+            return
+        about = [described for described, _ in sampled]
+        journal = self.session.journal
 
         def arrived(rows: list[Row]) -> None:
-            for row in rows:
-                session.journal.sample(
-                    (stamp, step, micro, brick, 0, _ACTIVATION, row.numel, row.nan, row.inf, row.absmax, row.l2,
-                     row.mean, row.zero_fraction, None, None, None, row.histogram)
+            for where, row in zip(about, rows, strict=True):
+                journal.sample(
+                    (*where, 0, _ACTIVATION, row.numel, row.nan, row.inf, row.absmax, row.l2, row.mean,
+                     row.zero_fraction, None, None, None, row.histogram)
                 )  # fmt: skip
 
-        survey([output], session.readback, arrived)
+        deliver([measured for _, measured in sampled], self.session.readback, arrived)
 
 
 def _hooked(module: nn.Module, watcher: _Watcher) -> list[Any]:

@@ -23,7 +23,7 @@ from brickprof.capture.clock import now
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
-from brickprof.capture.survey import Row, survey
+from brickprof.capture.survey import Row, deliver, measure
 from brickprof.records import ROLES
 
 _WEIGHT, _UPDATE = ROLES.index("weight"), ROLES.index("update")
@@ -136,7 +136,7 @@ class WeightsProbe(Probe):
                 )  # fmt: skip
             self._report_rows(entries, rows, step)
 
-        survey(values, session.readback, rows_arrived, sampled=after)
+        deliver([measure(values, after)], session.readback, rows_arrived)
         if before is not None and before[0] == numbers:
             numels = [value.numel() for value in values]
             moved = torch.stack([after - before[1], after])

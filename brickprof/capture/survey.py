@@ -1,7 +1,7 @@
-"""Full statistics of several tensors at once, from the device to rows.
+"""Full statistics of tensors, from the device to rows.
 
-Enters: tensors of one device. Leaves: a ``Row`` for each, now (CPU) or some steps later (CUDA). No tensor of the
-user's is kept alive meanwhile.
+Enters: tensors. Leaves: a ``Row`` for each, now (CPU) or some steps later (CUDA). ``measure`` takes the statistics and
+keeps only them; ``deliver`` brings those of many measurements home in two copies.
 """
 
 from __future__ import annotations
@@ -31,32 +31,53 @@ class Row(NamedTuple):
         return math.isfinite(self.absmax)
 
 
+class Measured(NamedTuple):
+    numels: list[int]
+    lengths: list[int]
+    table: torch.Tensor
+    samples: torch.Tensor
+    exact: Sequence[torch.Tensor | None]
+    """The tensors themselves where a second look is possible (CPU); None on a device."""
+
+
 Done = Callable[[list[Row]], None]
 
 
-def survey(
-    values: Sequence[torch.Tensor], readback: Readback, done: Done, *, sampled: torch.Tensor | None = None
-) -> None:
-    """Measures ``values`` and hands the rows to ``done``; ``sampled`` is their 1K samples, if at hand."""
-    numels, lengths = [value.numel() for value in values], tensors.sample_lengths(values)
-    on_host = list(values) if values[0].device.type == "cpu" else None
+def measure(values: Sequence[torch.Tensor], samples: torch.Tensor | None = None) -> Measured:
+    """The statistics of ``values``, all on one device; ``samples`` are their 1K samples, if at hand."""
+    return Measured(
+        [value.numel() for value in values],
+        tensors.sample_lengths(values),
+        tensors.statistics(values),
+        tensors.samples(values) if samples is None else samples,
+        values if values[0].device.type == "cpu" else [None] * len(values),
+    )
+
+
+def deliver(measured: Sequence[Measured], readback: Readback, done: Done) -> None:
+    """Hands a row for every measured tensor to ``done``, in order."""
+    numels = [numel for each in measured for numel in each.numels]
+    lengths = [length for each in measured for length in each.lengths]
+    exact = [tensor for each in measured for tensor in each.exact]
     table: list[list[float]] = []
 
     def finish(host: torch.Tensor) -> None:
         averages = tensors.means_and_zeros(table, host, lengths, numels)
         counts = tensors.histograms(host, lengths)
-        exact: Sequence[torch.Tensor | None] = on_host or [None] * len(numels)
-        done(
-            [
-                _row(numel, l2, absmax, average, count, tensor)
-                for numel, l2, absmax, average, count, tensor in zip(
-                    numels, table[0], table[1], averages, counts, exact, strict=True
-                )
-            ]
-        )
+        columns = zip(numels, table[0], table[1], averages, counts, exact, strict=True)
+        done([_row(*column) for column in columns])
 
-    readback.read(tensors.statistics(values), lambda host: table.extend(host.tolist()))
-    readback.read(tensors.samples(values) if sampled is None else sampled, finish)
+    readback.read(_joined([each.table for each in measured], 1), lambda host: table.extend(host.tolist()))
+    readback.read(_joined([each.samples for each in measured], 0), finish)
+
+
+def _joined(parts: list[torch.Tensor], along: int) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, along)
+
+
+def survey(values: Sequence[torch.Tensor], readback: Readback, done: Done) -> None:
+    """Measures and delivers in one go."""
+    deliver([measure(values)], readback, done)
 
 
 def _row(
