@@ -45,9 +45,7 @@ CALLS: dict[str, tuple[Callable[[Journal, int], None], str]] = {
 }
 
 
-def time_calls(
-    call: Callable[[Journal, int], None], count: int, repeats: int, file: str
-) -> tuple[list[float], float]:
+def time_calls(call: Callable[[Journal, int], None], count: int, repeats: int, file: str) -> tuple[list[float], float]:
     """Microseconds a call, once per repeat, and bytes a record."""
     timings, size = [], 0.0
     for _ in range(repeats):

@@ -32,6 +32,8 @@ CUDA_CASES = ("124m", "124m-compiled")
 PROMISED = {"host-bound": 1.03, "medium": 1.01, "124m": 1.02, "124m-compiled": 1.02}
 """What the level `standard` may cost."""
 BLOCK_SECONDS = 0.3
+CASE_SECONDS = 150
+FEWEST_ROUNDS = 12
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def ratio(name: str, blocks: list[Block], baseline: list[Block]) -> Ratio:
 
 def measure(case: str, variants: list[Variant], rounds: int, folder: Path, progress: Progress) -> Result:
     """Interleaves ``variants`` between two plain baselines."""
-    task = progress.add_task(f"{case}: starting", total=rounds + 1)
+    task = progress.add_task(f"{case}: starting", total=rounds)
     line_up = [Variant("plain"), *variants, Variant("plain again")]
     workers: list[Worker] = []
     try:
@@ -83,10 +85,10 @@ def measure(case: str, variants: list[Variant], rounds: int, folder: Path, progr
             progress.update(task, description=f"{case}: warming up {variant.name}")
             workers.append(Worker(variant, case, folder / str(i)))
             workers[-1].run(5)
-        steps = max(2, min(200, round(BLOCK_SECONDS * 5 / workers[0].run(5).wall)))
-        for worker in workers:
-            worker.run(max(steps, 10))
-        progress.update(task, advance=1, description=f"{case}: {steps} steps a block")
+        steps = max(1, min(200, round(BLOCK_SECONDS * 5 / workers[0].run(5).wall)))
+        one_round = sum(worker.run(steps).wall for worker in workers)
+        rounds = min(rounds, max(FEWEST_ROUNDS, round(CASE_SECONDS / one_round)))
+        progress.update(task, total=rounds, description=f"{case}: {steps} steps a block")
         blocks = alternate(workers, steps, rounds, lambda: progress.update(task, advance=1))
     finally:
         for worker in workers:
@@ -196,7 +198,7 @@ def main() -> None:
         "--peers", action=argparse.BooleanOptionalAction,
         help="detect_anomaly, torch.profiler and hooks too; by default on CUDA only",
     )  # fmt: skip
-    parser.add_argument("--rounds", type=int, help="default 60; 10 with --quick")
+    parser.add_argument("--rounds", type=int, help="at most; default 60, 10 with --quick")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     if unknown := set(args.levels) - {*LEVELS, ""}:
