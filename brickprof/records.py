@@ -11,6 +11,7 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     model        model, cls, parameters, trainable, blocks, wrapper, compiled
     optimizer_created  optimizer, cls, groups [{tensors, ...hyperparameters}]
     loss         value, micro, site, scale, dtype, grad_fn, training, shape
+    losses       steps, micros, values, times     losses of brisk steps whose other facts were not written
     grad         point, tensors, l2, absmax, at, nonfinite [{tensor, nan, inf}], scale, micro
     clip         norm, max_norm, norm_type, tensors, how (norm|value)
     zero_grad    optimizer | model, to_none

@@ -44,6 +44,7 @@ class BlocksProbe(Probe):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._watchers: list[tuple[weakref.ref[nn.Module], _Watcher]] = []
+        self._root_watchers: list[tuple[weakref.ref[nn.Module], _Watcher]] = []
         self._handles: list[Any] = []
         self._roots: list[Any] = []
         self._deep = False
@@ -64,16 +65,16 @@ class BlocksProbe(Probe):
             self._choose(every=session.on.deep)
         elif session.hooks:
             self._hook()
-        elif self._handles:
-            # A hook that returns at once still costs: where most steps are not looked at, they are taken out.
-            self._unhook()
+        else:
+            # A hook that returns at once still costs: in steps that are not looked at, they are taken out.
+            self._unhook(roots=session.by_fetch and not session.looking)
 
     def compiling(self, module: Any) -> None:
         """A hook in a module that is about to be compiled would be traced: take them out first."""
         self._forget()
 
     def backward_begin(self, losses: Any, upstream: Any) -> None:
-        if not self._roots and self.session.models:
+        if not self._root_watchers and self.session.models:
             self._choose(every=self._deep)
 
     def _choose(self, *, every: bool) -> None:
@@ -87,27 +88,28 @@ class BlocksProbe(Probe):
                 if path:
                     self._watchers.append((weakref.ref(module), watcher))
                 else:
-                    self._roots += _hooked(module, watcher)
+                    self._root_watchers.append((weakref.ref(module), watcher))
+        self._roots = _hooked(self._root_watchers)
         if self.session.hooks:
             self._hook()
 
     def _hook(self) -> None:
+        if not self._roots:
+            self._roots = _hooked(self._root_watchers)
         if not self._handles:
-            for reference, watcher in self._watchers:
-                module = reference()
-                if module is not None:
-                    self._handles += _hooked(module, watcher)
+            self._handles = _hooked(self._watchers)
 
-    def _unhook(self) -> None:
-        handles, self._handles = self._handles, []
-        for handle in handles:
-            handle.remove()
+    def _unhook(self, *, roots: bool) -> None:
+        if self._handles:
+            self._handles = _removed(self._handles)
+        if roots and self._roots:
+            self._roots = _removed(self._roots)
+        elif not roots and not self._roots:
+            self._roots = _hooked(self._root_watchers)
 
     def _forget(self) -> None:
-        self._unhook()
-        for handle in self._roots:
-            handle.remove()
-        self._roots, self._watchers = [], []
+        self._handles, self._roots = _removed(self._handles), _removed(self._roots)
+        self._watchers, self._root_watchers = [], []
 
     def close(self) -> None:
         self._forget()
@@ -199,8 +201,20 @@ class BlocksProbe(Probe):
         deliver([measured for _, measured in sampled], self.session.readback, arrived)
 
 
-def _hooked(module: nn.Module, watcher: _Watcher) -> list[Any]:
-    return [module.register_forward_pre_hook(watcher.before), module.register_forward_hook(watcher.after)]
+def _hooked(watchers: list[tuple[weakref.ref[nn.Module], _Watcher]]) -> list[Any]:
+    handles = []
+    for reference, watcher in watchers:
+        module = reference()
+        if module is not None:
+            handles.append(module.register_forward_pre_hook(watcher.before))
+            handles.append(module.register_forward_hook(watcher.after))
+    return handles
+
+
+def _removed(handles: list[Any]) -> list[Any]:
+    for handle in handles:
+        handle.remove()
+    return []
 
 
 class _Watcher:

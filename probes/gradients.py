@@ -48,7 +48,7 @@ class _Moment(NamedTuple):
 
 class GradientsProbe(Probe):
     name = "gradients"
-    every_step = ("clip_begin", "scaling", "unscale_begin")
+    every_step = ("scaling", "unscale_begin")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)

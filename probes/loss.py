@@ -1,6 +1,7 @@
 """The loss of every backward pass: its value, where it was computed, whether it is finite.
 
-Enters: the tensors a backward starts from. Leaves: ``loss`` events; an anomaly when a loss is not finite.
+Enters: the tensors a backward starts from. Leaves: ``loss`` events, or ``losses`` of several brisk steps at once; an
+anomaly when a loss is not finite. No step's loss is left out, whatever the cadence.
 """
 
 from __future__ import annotations
@@ -13,23 +14,30 @@ from typing import Any
 
 import torch
 
+from brickprof.capture import hub
+from brickprof.capture.clock import now
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.sites import caller
 from brickprof.capture.surroundings import hands_off
 
+_TOGETHER_NS = 80_000_000
+_MOST_KEPT = 256
+_START = 10
+
 
 class LossProbe(Probe):
     name = "loss"
-    every_step = ("backward_begin", "scaling", "zero_grad")
+    every_step = ("backward_begin", "scaling")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self._zeroed = 0
+        self._zeroed = hub.zeroed
+        self._seen = 0
+        self._start = self._usual = 0.0
+        self._alarming = math.inf
+        self._kept: list[tuple[int, int, float, int]] = []
         self._scaled: tuple[weakref.ref[torch.Tensor], torch.Tensor, Any] | None = None
-
-    def zero_grad(self, owner: Any, to_none: bool) -> None:
-        self._zeroed += 1
 
     def scaling(self, scaler: Any, loss: Any) -> None:
         """Remembers what the scaler was given: the loss before it was multiplied."""
@@ -40,7 +48,7 @@ class LossProbe(Probe):
     def backward_begin(self, losses: Sequence[torch.Tensor], upstream: Any) -> None:
         session = self.session
         site = caller() if session.on.facts else ""
-        zeroed, self._zeroed = self._zeroed, 0
+        zeroed, self._zeroed = hub.zeroed - self._zeroed, hub.zeroed
         for loss in losses:
             if loss.numel() != 1 or upstream is not None or hands_off():
                 self._without_value(loss, site)
@@ -78,7 +86,42 @@ class LossProbe(Probe):
     def _write(self, fields: dict[str, Any], step: int, value: float) -> None:
         session = self.session
         session.pulse.loss = value
-        finite = math.isfinite(value)
-        session.fact("loss", {"value": value, **fields}, step=step, always=not finite)
-        if not finite:
+        if not math.isfinite(value):
+            self._tell()
+            session.fact("loss", {"value": value, **fields}, step=step, always=True)
             session.anomaly("loss", {"value": value}, step=step)
+            return
+        if value > self._alarming:
+            session.anomaly("loss", {"value": value, "usual": self._usual}, step=step)
+        self._learn(value)
+        if session.on.facts:
+            self._tell()
+            session.fact("loss", {"value": value, **fields}, step=step)
+        else:
+            self._keep(step, fields["micro"], value)
+
+    def _learn(self, value: float) -> None:
+        """What is alarming: a loss that leaves both its recent size and where it started far behind."""
+        self._seen += 1
+        if self._seen <= _START:
+            self._start = max(self._start, value)
+        self._usual += (value - self._usual) / min(self._seen, _START)
+        if self._seen >= _START:
+            self._alarming = max(3 * self._start, 5 * self._usual, 1e-3)
+
+    def _keep(self, step: int, micro: int, value: float) -> None:
+        """A step whose facts are not written: its loss is, with those of its neighbours."""
+        stamp = now()
+        self._kept.append((step, micro, value, stamp))
+        if stamp - self._kept[0][3] > _TOGETHER_NS or len(self._kept) >= _MOST_KEPT:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._kept:
+            steps, micros, values, times = map(list, zip(*self._kept, strict=True))
+            self._kept.clear()
+            fields = {"steps": steps, "micros": micros, "values": values, "times": times}
+            self.session.fact("losses", fields, step=steps[-1], always=True)
+
+    def close(self) -> None:
+        self._tell()

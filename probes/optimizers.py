@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from brickprof.capture import hub
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 
@@ -21,15 +22,12 @@ _PER_STEP = frozenset({"params", "lr", "initial_lr", "param_names"})
 
 class OptimizersProbe(Probe):
     name = "optimizers"
-    every_step = ("optimizer_end", "scheduled")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._told: dict[int, list[dict[str, Any]]] = {}
         self._groups: dict[int, int] = {}
-        self._counts: dict[int, int] = {}
         self._objects: dict[int, list[int]] = {}
-        self._scheduled = 0
 
     def optimizer_begin(self, optimizer: Any) -> None:
         number = self.session.book.optimizer(optimizer)
@@ -38,7 +36,7 @@ class OptimizersProbe(Probe):
         if self._groups.get(number) != size:
             self._groups[number] = size
             self._created(optimizer, number)
-        if self._counts.get(number, 0) % _CHECK_EVERY and not self.session.on.full:
+        if self.session.updates.get(number, 0) % _CHECK_EVERY and not self.session.on.full:
             return
         # Values are replaced, not changed in place: the same objects mean the same hyperparameters.
         objects = [id(value) for group in groups for key, value in group.items() if key not in _PER_STEP]
@@ -51,9 +49,6 @@ class OptimizersProbe(Probe):
         if self._told.get(number) != told:
             self._told[number] = told
             self.session.fact("hyperparameters", {"optimizer": number, "groups": told}, always=True)
-
-    def scheduled(self, scheduler: Any) -> None:
-        self._scheduled += 1
 
     def _created(self, optimizer: Any, number: int) -> None:
         book = self.session.book
@@ -71,14 +66,18 @@ class OptimizersProbe(Probe):
 
     def optimizer_end(self, optimizer: Any) -> None:
         number = self.session.book.optimizer(optimizer)
-        count = self._counts[number] = self._counts.get(number, 0) + 1
         if not self.session.on.facts:
             return
         rates = [_plain(group.get("lr")) for group in optimizer.param_groups]
         if rates and isinstance(rates[0], float):
             self.session.pulse.lr = rates[0]
-        scheduled, self._scheduled = self._scheduled, 0
-        self.session.fact("optimizer", {"optimizer": number, "lr": rates, "count": count, "scheduled": scheduled})
+        fields = {
+            "optimizer": number,
+            "lr": rates,
+            "count": self.session.updates[number],
+            "scheduled": hub.scheduled,
+        }
+        self.session.fact("optimizer", fields)
 
 
 def _plain(value: Any) -> Any:

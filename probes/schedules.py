@@ -1,7 +1,8 @@
 """Learning-rate schedules: which there are, and how often they are stepped.
 
 Enters: ``step`` of torch's schedulers. Leaves: a ``schedule`` event the first time one is stepped (building one steps
-it once) and in sampled steps; how often stands in every ``optimizer`` event (``scheduled``), with the rates.
+it once) and in sampled steps; how often any was stepped so far stands in every ``optimizer`` event (``scheduled``),
+with the rates.
 """
 
 from __future__ import annotations
@@ -16,27 +17,25 @@ from brickprof.capture.session import Session
 
 class SchedulesProbe(Probe):
     name = "schedules"
-    every_step = ("scheduled",)
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self._counts: dict[int, int] = {}
+        self._known: set[int] = set()
 
     def scheduled(self, scheduler: Any) -> None:
         optimizer = getattr(scheduler, "optimizer", None)
         if optimizer is None:
             return
-        # Building a scheduler calls its step once: that call is number 0.
-        count = self._counts.get(id(scheduler), -1) + 1
-        self._counts[id(scheduler)] = count
-        if count > 1 and not self.session.on.full:
+        known = id(scheduler) in self._known
+        self._known.add(id(scheduler))
+        if known and not self.session.on.full:
             return
         rates = [group.get("lr") for group in optimizer.param_groups]
         fields = {
             "cls": type(scheduler).__name__,
             "optimizer": self.session.book.optimizer(optimizer),
             "lr": [float(rate) if _on_host(rate) else None for rate in rates],
-            "count": count,
+            "count": getattr(scheduler, "_step_count", None),
         }
         self.session.fact("schedule", fields, always=True)
 

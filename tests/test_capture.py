@@ -518,3 +518,14 @@ def test_a_compiled_model_keeps_its_name(tmp_path: Path) -> None:
     assert {event.fields["model"] for event in events(run, "model")} == {"Net"}
     assert events(run, "model")[-1].fields["compiled"] is True
     assert {"embed.weight", "blocks.2.down.bias"} <= set(run.grads["tensor"])
+
+
+def test_no_loss_is_left_out_whatever_the_cadence(tmp_path: Path) -> None:
+    model = Net(width=4, depth=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with brickprof.attach(model, optimizer, out=tmp_path, overhead="0.01%") as bp:
+        losses = train(model, optimizer, 300)
+    run = brickprof.load(bp.folder)
+    assert any(event.kind == "losses" for event in run._parts[0].written[0])  # the budget did bite
+    assert run.loss["value"].tolist() == losses
+    assert run.loss["step"].tolist() == list(range(300))

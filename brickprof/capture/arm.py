@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import importlib.abc
 import importlib.machinery
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -53,8 +54,12 @@ class Armed:
         from brickprof.capture.claim import claim
         from brickprof.capture.session import Session
 
-        folder, about = claim(self.run, self.settings)
-        session = Session(folder, self.settings, about)
+        try:
+            folder, about = claim(self.run, self.settings)
+            session = Session(folder, self.settings, about)
+        except Exception as error:
+            self._note(f"nothing is recorded of process {os.getpid()}: {type(error).__name__}: {error}")
+            return None
         # Worker processes of torch.multiprocessing leave by os._exit, past atexit.
         from multiprocessing import util
 
@@ -76,6 +81,11 @@ class Armed:
         from brickprof.journal import ProcessLog
 
         ProcessLog(self.run).event("exception", 0, fields)
+
+    def _note(self, text: str) -> None:
+        from brickprof.journal import ProcessLog
+
+        ProcessLog(self.run).event("note", 0, {"text": text})
 
     def close(self) -> None:
         """The last flush; harmless when repeated."""

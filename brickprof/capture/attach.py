@@ -67,6 +67,7 @@ class Attachment:
         from brickprof.capture import hub, patches
 
         session, self._session = self._session, None
+        self._model, self._optimizers = None, []
         if session is None:
             return
         hub.remove(session)

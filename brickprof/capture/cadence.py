@@ -15,8 +15,8 @@ step times are medians over a short window: one slow step (an evaluation, a chec
 nothing.
 
 The budget is a share of the step time. The first seconds that capture spends in all are credit: while it lasts,
-the facts of every tiny step are written and each step gets a small allowance besides its share, so that a toy run
-of two minutes is seen in full; a run of days never notices.
+the facts of every tiny step are written and it gets a small allowance besides its share, so that a toy run of two
+minutes is seen in full; a run of days never notices.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _LONGEST = {"facts": 64, "blocks": 64, "guard": 64, "spans": 256, "full": 1024}
 _LIGHT = frozenset({"facts", "guard"})
 _FIRST_STEPS = 3
 _FULLY_TOLD = 64
+_FULLY_GUARDED = 32
 _EARLY = frozenset({4, 8, 16, 32})
 _WINDOW = 9
 _ADAPT_EVERY = 8
@@ -52,7 +53,7 @@ class Switches:
     deep: bool = False
 
 
-_NOTHING = Switches(facts=False, blocks=False, guard=False, spans=False, full=False)
+NOTHING = Switches(facts=False, blocks=False, guard=False, spans=False, full=False)
 
 
 class Cadence:
@@ -79,13 +80,15 @@ class Cadence:
     def begin(self, step: int) -> Switches:
         """The switches of ``step``."""
         if step % self._least and step > self._deep_until and step >= _FULLY_TOLD:
-            return _NOTHING
+            return NOTHING
         switches, deep = self.switches, step <= self._deep_until or self.level == "deep"
         first = step < _FIRST_STEPS
         for way in WAYS:
             allowed = deep or self.level != "light" or way in _LIGHT
             setattr(switches, way, allowed and (deep or first or step % self.stride[way] == 0))
         switches.facts = switches.facts or step < _FULLY_TOLD
+        if step < _FULLY_GUARDED and self.level != "light":
+            switches.blocks = switches.guard = True
         if step in _EARLY and self.level != "light":
             switches.full = True  # few, and what happens early decides most
         switches.deep = deep
@@ -128,7 +131,7 @@ class Cadence:
     def _adapt(self) -> bool:
         self.typical_ns = self.step_ns
         whole = self.budget * self.typical_ns
-        if self._credit > 0:
+        if self._credit > 0 and self.typical_ns < _TINY_STEP_NS:
             whole += _ALLOWANCE_NS * self.budget / 0.01
         left, before = whole, dict(self.stride)
         for way in WAYS:

@@ -20,6 +20,11 @@ from brickprof.capture.session import Session
 Factory = Callable[[], Session | None]
 
 sessions: list[Session] = []
+listening = False
+"""Whether any session looks at this step; where not, only the signals that move the step are sent."""
+zeroed = 0
+scheduled = 0
+"""How often gradients were cleared and rates scheduled in this process: too cheap to skip, too frequent to send."""
 _factory: Factory | None = None
 _making = False
 _lock = threading.Lock()
@@ -33,11 +38,14 @@ def set_factory(factory: Factory | None) -> None:
 
 def add(session: Session) -> None:
     sessions.append(session)
+    session.turned = listen
+    listen()
 
 
 def remove(session: Session) -> None:
     with contextlib.suppress(ValueError):
         sessions.remove(session)
+    listen()
 
 
 def training() -> None:
@@ -53,7 +61,7 @@ def training() -> None:
         try:
             session = factory()
             if session is not None:
-                sessions.append(session)
+                add(session)
         except Exception:
             return
         finally:
@@ -71,8 +79,16 @@ def send(signal: str, *args: Any) -> None:
         session.pay(_counter() - start)
 
 
+def listen() -> None:
+    """A session went on to another step: is anybody looking now?"""
+    global listening
+    listening = any(session.looking for session in sessions)
+
+
 def emit(signal: str, *args: Any) -> None:
-    """For signals that no session acts on itself: straight to the probes."""
+    """For signals that no session acts on itself: straight to the probes, in steps that are looked at."""
+    if not listening:
+        return
     for session in sessions:
         start = _counter()
         session.dispatch.emit(signal, *args)
@@ -91,6 +107,7 @@ def remember(factory: Factory) -> None:
 def _after_fork() -> None:
     global _lock, _making
     sessions.clear()
+    listen()
     _lock, _making = threading.Lock(), False
     set_factory(_rearm)
 

@@ -124,8 +124,10 @@ def _patch_optimizers() -> None:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, *args, **kwargs)
             if not _compiling():
-                to_none = args[0] if args else kwargs.get("set_to_none", True)
-                hub.emit("zero_grad", self, bool(to_none))
+                hub.zeroed += 1
+                if hub.listening:
+                    to_none = args[0] if args else kwargs.get("set_to_none", True)
+                    hub.emit("zero_grad", self, bool(to_none))
             return result
 
         return call
@@ -157,7 +159,7 @@ def _patch_clipping() -> None:
         """torch's second half of clipping: the norm is known, the gradients are still whole."""
 
         def call(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
-            if _compiling() or not hub.sessions:
+            if _compiling() or not hub.listening:
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
             parameters = _as_list(parameters)
             hub.emit("clip_begin", parameters, total_norm)
@@ -172,7 +174,7 @@ def _patch_clipping() -> None:
 
     def value(original: Any) -> Any:
         def call(parameters: Any, clip_value: Any, *args: Any, **kwargs: Any) -> Any:
-            if _compiling() or not hub.sessions:
+            if _compiling() or not hub.listening:
                 return original(parameters, clip_value, *args, **kwargs)
             parameters = _as_list(parameters)
             hub.emit("clip_begin", parameters, None)
@@ -217,6 +219,7 @@ def _patch_schedulers() -> None:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, *args, **kwargs)
             if not _compiling():
+                hub.scheduled += 1
                 hub.emit("scheduled", self)
             return result
 
@@ -234,7 +237,7 @@ def _patch_scaler() -> None:
         def call(self: Any, outputs: Any) -> Any:
             result = original(self, outputs)
             if not _compiling() and hub.sessions:
-                hub.emit("scaling", self, (outputs, result))
+                hub.send("scaling", self, (outputs, result))
             return result
 
         return call
@@ -242,7 +245,7 @@ def _patch_scaler() -> None:
     def unscale(original: Any) -> Any:
         def call(self: Any, stepping: Any) -> Any:
             if not _compiling():
-                hub.emit("unscale_begin", self, stepping)
+                hub.send("unscale_begin", self, stepping)
             return original(self, stepping)
 
         return call
@@ -275,6 +278,8 @@ def _patch_loader() -> None:
             if not hub.sessions:
                 return original(self)
             hub.send("fetch_begin", self)
+            if not hub.listening:
+                return original(self)
             start = _counter()
             batch, fetched = None, False
             try:

@@ -62,11 +62,15 @@ class Probe:
     def optimizer_end(self, optimizer: Any) -> None: ...
     def scaler_step(self, scaler: Any, optimizer: Any) -> None: ...
     def scaler_update(self, scaler: Any) -> None: ...
-    def zero_grad(self, owner: Any, to_none: bool) -> None: ...
-    def scheduled(self, scheduler: Any) -> None: ...
+    def zero_grad(self, owner: Any, to_none: bool) -> None:
+        """Sent in steps that are looked at; ``hub.zeroed`` counts all of them."""
+
+    def scheduled(self, scheduler: Any) -> None:
+        """Sent in steps that are looked at; ``hub.scheduled`` counts all of them."""
 
 
-ALWAYS = frozenset({"models_found", "step_begin", "close", "compiling", "optimizer_built", "scaler_step"})
+
+ALWAYS = frozenset({"models_found", "close", "compiling", "optimizer_built", "scaler_step"})
 """Signals that are sent in every step: rare, or too important to miss."""
 
 SIGNALS = tuple(name for name, value in vars(Probe).items() if callable(value) and not name.startswith("_"))

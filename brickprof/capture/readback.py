@@ -17,10 +17,13 @@ import torch
 Done = Callable[[torch.Tensor], None]
 _LONGEST = 256
 _SLOTS = 64
+_GUARD_MOST = 4096
+"""Larger results are full statistics; smaller ones a norm or a sum per tensor."""
 
 
 class Readback:
-    def __init__(self) -> None:
+    def __init__(self, spend: Callable[[str, int], None] = lambda _way, _ns: None) -> None:
+        self._spend = spend
         self._waiting: deque[tuple[Any, torch.Tensor, torch.Tensor, Done]] = deque()
         self._pinned: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
         self._scalars: list[Callable[[float], None]] = []
@@ -85,6 +88,10 @@ class Readback:
             self._stream = stream
         return bool(stream == self._stream)
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._waiting or self._scalars)
+
     def poll(self) -> None:
         """Delivers what has arrived, in order."""
         while self._waiting and self._waiting[0][0].query():
@@ -103,10 +110,13 @@ class Readback:
 
     def _deliver(self) -> None:
         _, buffer, values, done = self._waiting.popleft()
+        start = time.perf_counter_ns()
         try:
-            done(values.clone())
+            done(values)
         finally:
             self._pinned[buffer.numel(), buffer.dtype].append(buffer)
+            if buffer.numel() > _SLOTS:  # what a look costs when its results arrive is part of what it costs
+                self._spend("full" if buffer.numel() > _GUARD_MOST else "guard", time.perf_counter_ns() - start)
 
     def _buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         size = 1 << max(4, (numel - 1).bit_length())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import torch
 
 from brickprof.bricks import Brick, Kind
 from brickprof.capture.book import Book, owned
-from brickprof.capture.cadence import Cadence
+from brickprof.capture.cadence import NOTHING, Cadence
 from brickprof.capture.census import Census
 from brickprof.capture.clock import now
 from brickprof.capture.dispatch import Dispatch
@@ -34,10 +34,15 @@ from brickprof.journal import Journal
 from brickprof.pulse import Pulse
 from brickprof.settings import Settings
 
+_LONG_ACCUMULATION = 8
 _BRISK_NS = 50_000_000
 """Steps shorter than this are brisk: their facts are written when they end, and only sampled ones are traced."""
 _RESCAN_STEPS = (1, 2, 10, 100, 1000)
 _counter = time.perf_counter_ns
+
+
+def _nobody() -> None:
+    """No hub to tell."""
 
 
 class Session:
@@ -53,10 +58,16 @@ class Session:
         self.on = self.cadence.begin(0)
         self.hooks = True
         """Whether blocks are looked at in this step."""
+        self.looking = True
+        """Whether anything is looked at in this step."""
+        self.turned: Callable[[], None] = _nobody
+        """Called when ``looking`` may have changed."""
+        self.by_fetch = False
+        """Whether steps begin with a batch: then nothing else has to watch for their beginning."""
         self.tracing = True
         """Whether bricks are opened and closed in this step: the sampled ones, and all that last."""
         self.dispatch = Dispatch(self.fact)
-        self.readback = Readback()
+        self.readback = Readback(self.spend)
         self.book = Book(self.journal)
         self.census = Census(self.book, partial(self.fact, always=True), partial(self.emit, "models_found"))
         self.thread = threading.get_ident()
@@ -65,6 +76,7 @@ class Session:
         self._backward_depth = 0
         self.in_optimizer = False
         self.recomputes = 0
+        self.updates: dict[int, int] = {}
         self._trained = 0
         self.closed = False
         self._spent = 0
@@ -73,7 +85,8 @@ class Session:
         self._facts: list[tuple[str, int, dict[str, Any], int]] = []
         self._brisk = False
         self._manual_state: tuple[Any, ...] = ()
-        self._last_escalation = -(10**9)
+        self._escalations = 0
+        self._next_escalation = 0
         self._notes: set[str] = set()
         self.journal.warm()
         self._step_brick = self.journal.brick(Brick(Kind.STEP, "step"))
@@ -107,10 +120,12 @@ class Session:
             self.fact("note", {"text": text}, always=True)
 
     def anomaly(self, what: str, fields: dict[str, Any], *, step: int | None = None) -> None:
-        """Something looks wrong: write it, and look at everything in the next steps (rate-limited)."""
-        if self.step - self._last_escalation < 10 * max(self.settings.escalation_steps, 1):
+        """Something looks wrong: write it, and look at everything in the next steps, more and more rarely."""
+        if self.step < self._next_escalation:
             return
-        self._last_escalation = self.step
+        self._escalations += 1
+        rest = 10 * max(self.settings.escalation_steps, 1)
+        self._next_escalation = self.step + rest * 2 ** min(self._escalations, 10)
         until = self.step + self.settings.escalation_steps
         self.cadence.escalate(until)
         self.fact("anomaly", {"what": what, "until": until, **fields}, step=step, always=True)
@@ -147,8 +162,10 @@ class Session:
 
     def fetch_begin(self, loader: Any) -> None:
         if self.steps.fetched():
+            self.by_fetch = True
             self._turn()
-        self.emit("fetch_begin", loader)
+        if self.looking:
+            self.emit("fetch_begin", loader)
 
     @property
     def models(self) -> list[Model]:
@@ -173,6 +190,7 @@ class Session:
             self._turn(backwards=1)
         self.trace.micro = self.steps.backwards - 1
         self._trained = self.step + 1
+        self.thread = threading.get_ident()  # whoever differentiates is the one that trains
         self.in_backward = True
         if self.census.due or not self.models:
             self._guarded("models", self.census.want_leaves, losses)
@@ -183,8 +201,9 @@ class Session:
         if self._backward_depth:
             return
         self.in_backward = False
-        self.emit("backward_end", losses, ok)
-        if not self.steps.updates_by_optimizer and not hands_off():
+        if self.looking:
+            self.emit("backward_end", losses, ok)
+        if not self._optimizer_in_charge() and not hands_off():
             self._manual_state = self._manual_fingerprint()
 
     def optimizer_built(self, optimizer: Any) -> None:
@@ -197,12 +216,22 @@ class Session:
         if self.steps.optimizer_begins(self.book.optimizer(optimizer)):
             self._turn(backwards=self.steps.backwards)
         self.in_optimizer = True
-        self.emit("optimizer_begin", optimizer)
+        if self.looking:
+            self.emit("optimizer_begin", optimizer)
 
     def optimizer_end(self, optimizer: Any) -> None:
         self.in_optimizer = False
-        self.emit("optimizer_end", optimizer)
-        self.steps.optimizer_stepped(self.book.optimizer(optimizer))
+        number = self.book.optimizer(optimizer)
+        self.updates[number] = self.updates.get(number, 0) + 1
+        if self.looking:
+            self.emit("optimizer_end", optimizer)
+        self.steps.optimizer_stepped(number)
+
+    def scaling(self, scaler: Any, loss: Any) -> None:
+        self.emit("scaling", scaler, loss)
+
+    def unscale_begin(self, scaler: Any, optimizer: Any) -> None:
+        self.emit("unscale_begin", scaler, optimizer)
 
     def scaler_step(self, scaler: Any, optimizer: Any) -> None:
         self.emit("scaler_step", scaler, optimizer)
@@ -214,29 +243,42 @@ class Session:
         """One step ends, the next begins."""
         stamp = _counter()
         wall, self._step_started = stamp - self._step_started, stamp
-        self.emit("step_end", self.step)
-        self._read_back()
-        self._write_facts()
-        self._write_step_span(wall)
-        spent, self._spent = self._spent, 0
-        if self._ways or self.on.facts:
-            self._learn_costs(spent)
-        if self.cadence.end(self.step, wall, spent):
-            self._report_cadence("budget")
+        was_looking = self.looking
+        self._leave(wall)
         self.steps.backwards = backwards
         self._enter(self.steps.number)
         self._publish(wall)
-        if self.step in _RESCAN_STEPS or self.step % 1000 == 0:
-            self._guarded("models", self.census.rescan)
-        self.emit("step_begin", self.step)
+        if self.looking or was_looking:
+            self.emit("step_begin", self.step)
+            self.turned()
+
+    def _leave(self, wall: int) -> None:
+        spent, self._spent = self._spent, 0
+        if self.looking:
+            self.emit("step_end", self.step)
+            self._write_facts()
+            self._write_step_span(wall)
+            if self._ways or self.on.facts:
+                self._learn_costs(spent)
+        if self.readback.busy:
+            self._read_back()
+        if self.cadence.end(self.step, wall, spent):
+            self._report_cadence("budget")
 
     def _enter(self, step: int) -> None:
         self.step = self.trace.step = step
         on = self.on = self.cadence.begin(step)
+        if step in _RESCAN_STEPS or step % 1000 == 0:
+            self._guarded("models", self.census.rescan)
+        self.looking = on is not NOTHING
+        if not self.looking:
+            self.hooks = self.tracing = False
+            self.dispatch.begin(quiet=True, whole=False)
+            return
         self.hooks = on.blocks or on.spans or on.full
         self._brisk = self.cadence.typical_ns < _BRISK_NS and not on.deep
         self.tracing = on.spans or on.full or not self._brisk
-        self.dispatch.begin(quiet=not (self.hooks or on.facts or on.guard), whole=on.full or on.deep)
+        self.dispatch.begin(quiet=False, whole=on.full or on.deep)
         if self.tracing:
             self.trace.reset()
             self.trace.step_id = self.trace.new_id()
@@ -284,13 +326,17 @@ class Session:
     # -- updates written by hand
 
     def _manual_update_seen(self) -> bool:
-        if self.steps.updates_by_optimizer or self.in_optimizer or hands_off():
+        if self._optimizer_in_charge() or self.in_optimizer or hands_off():
             return False
         if self._manual_state and self._manual_fingerprint() != self._manual_state:
             self._manual_state = ()
             self.steps.weights_changed()
             return self.steps.manual_turn()
         return False
+
+    def _optimizer_in_charge(self) -> bool:
+        """Many backwards without an optimizer: somebody accumulates, or has gone over to updates by hand."""
+        return self.steps.updates_by_optimizer and self.steps.backwards < _LONG_ACCUMULATION
 
     def _manual_fingerprint(self) -> tuple[Any, ...]:
         """Enough of a few parameters to see whether somebody wrote to them or cleared their gradients."""

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from brickprof.records import HISTOGRAM_BINS, HISTOGRAM_LOW, HISTOGRAM_OCTAVES
@@ -158,8 +159,11 @@ def means_and_zeros(
         return [(s / n, 1 - full / n) for s, full, n in zip(table[2], table[3], numels, strict=True)]
     if values is None:
         return [(math.nan, math.nan)] * len(numels)
-    parts = values.double().split(list(lengths))
-    return [(float(part.mean()), float((part == 0).double().mean())) for part in parts]
+    x, counts = values.numpy(), np.asarray(lengths)
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = _sums(x.astype(np.float64), lengths) / counts
+    zeros = _sums((x == 0).astype(np.float64), lengths) / counts
+    return list(zip(means.tolist(), zeros.tolist(), strict=True))
 
 
 def checksums(tensors: Sequence[Tensor]) -> Tensor:
@@ -176,23 +180,30 @@ def bits(tensor: Tensor) -> Tensor:
 
 
 def histograms(values: Tensor, lengths: Sequence[int]) -> list[list[int]]:
-    """Counts of log2 |x| per tensor, from host samples laid behind one another."""
-    exponent = torch.frexp(values.abs()).exponent.long()
-    bins = ((exponent - HISTOGRAM_LOW) // HISTOGRAM_OCTAVES).clamp_(0, HISTOGRAM_BINS - 1)
-    bins[~torch.isfinite(values)] = HISTOGRAM_BINS - 1
-    bins[values == 0] = 0
-    row = torch.repeat_interleave(torch.arange(len(lengths), device="cpu"), torch.tensor(lengths, device="cpu"))
-    counts = torch.bincount(row * HISTOGRAM_BINS + bins, minlength=len(lengths) * HISTOGRAM_BINS)
-    table: list[list[int]] = counts.view(len(lengths), HISTOGRAM_BINS).tolist()
+    """Counts of log2 |x| per tensor, from host samples laid behind one another.
+
+    In numpy: torch would wake its threads for this, beside a training that needs them.
+    """
+    x = values.numpy()
+    bins = (np.frexp(x)[1].astype(np.int64) - HISTOGRAM_LOW) // HISTOGRAM_OCTAVES
+    np.clip(bins, 0, HISTOGRAM_BINS - 1, out=bins)
+    bins[~np.isfinite(x)] = HISTOGRAM_BINS - 1
+    bins[x == 0] = 0
+    bins += np.repeat(np.arange(len(lengths)) * HISTOGRAM_BINS, lengths)
+    counts = np.bincount(bins, minlength=len(lengths) * HISTOGRAM_BINS)
+    table: list[list[int]] = counts.reshape(len(lengths), HISTOGRAM_BINS).tolist()
     return table
 
 
 def segment_norms(values: Tensor, lengths: Sequence[int]) -> list[float]:
     """The root mean square of each tensor's part of ``values``."""
-    squares = values.double().square_().cumsum(0)
-    counts = torch.tensor(lengths, device="cpu")
-    ends = counts.cumsum(0)
-    sums = squares[ends - 1]
-    sums[1:] -= squares[ends[:-1] - 1]
-    norms: list[float] = (sums.clamp_(min=0) / counts).sqrt().tolist()
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.square(values.numpy().astype(np.float64))
+        norms: list[float] = np.sqrt(_sums(squares, lengths) / np.asarray(lengths)).tolist()
     return norms
+
+
+def _sums(values: np.ndarray[Any, Any], lengths: Sequence[int]) -> np.ndarray[Any, Any]:
+    starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
+    sums: np.ndarray[Any, Any] = np.add.reduceat(values, starts)
+    return sums

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from brickprof.journal.files import APPENDING, EventFile, FrameFile, write_all
 
 PER_STEP = frozenset(
-    ("loss", "grad", "optimizer", "clip", "zero_grad", "schedule", "scaler", "batch", "memory")
+    ("loss", "losses", "grad", "optimizer", "clip", "zero_grad", "schedule", "scaler", "batch", "memory")
 )
 """Kinds that come with every step: the first to be thinned."""
 

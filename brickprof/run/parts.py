@@ -53,7 +53,8 @@ class Part:
 
     @cached_property
     def events(self) -> list[Event]:
-        return [event for event in self.written[0] if NAMED_LATER not in event.fields]
+        kept = (event for event in self.written[0] if NAMED_LATER not in event.fields)
+        return [event for each in kept for event in unpacked(each)]
 
     @cached_property
     def names(self) -> Names:
@@ -113,6 +114,20 @@ class Part:
                 self.names.brick(brick), step, start_ns, end_ns, word_of(PHASES, phase), identity, parent,
                 device_ns, stream, place, _attributes(attributes), self.rank,
             )  # fmt: skip
+
+
+def unpacked(event: Event) -> Iterable[Event]:
+    """The ``loss`` events that one ``losses`` event stands for; any other event as it is."""
+    if event.kind != "losses":
+        return (event,)
+    columns = [event.fields.get(name) for name in ("steps", "micros", "values", "times")]
+    if not all(isinstance(column, list) for column in columns):
+        return (event,)
+    return [
+        Event("loss", step, {"value": value, "micro": micro}, event.seq, time_ns, event.rank)
+        for step, micro, value, time_ns in zip(*columns, strict=False)
+        if isinstance(step, int) and isinstance(time_ns, int)
+    ]
 
 
 def of_folder(rank: int, folder: Path) -> Part:
