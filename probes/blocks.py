@@ -39,6 +39,8 @@ _MOST_REPORTS = 64
 
 class BlocksProbe(Probe):
     name = "blocks"
+    ways = ("blocks", "spans", "full")
+    every_step = ("step_begin",)
     levels = ("standard", "deep")
 
     def __init__(self, session: Session) -> None:

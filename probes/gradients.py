@@ -48,6 +48,7 @@ class _Moment(NamedTuple):
 
 class GradientsProbe(Probe):
     name = "gradients"
+    ways = ("guard", "full")
     every_step = ("scaling", "unscale_begin")
 
     def __init__(self, session: Session) -> None:
@@ -180,7 +181,7 @@ class GradientsProbe(Probe):
         if size is not None:
             session.pulse.norm = size if not scale or scale < 0 else size / scale
         if scale is None:  # an overflow under a loss scale is the scaler's business, until it is not
-            self._alarm(size, broken, moment.step)
+            self._alarm(size if absmax is None or l2 is None else None, broken, moment.step)
 
     def _alarm(self, size: float | None, broken: list[dict[str, Any]], step: int) -> None:
         if broken:
@@ -219,6 +220,7 @@ class GradientsProbe(Probe):
             ]
             largest = max(range(len(rows)), key=lambda i: rows[i].absmax if rows[i].finite else -1.0)
             l2 = None if broken else math.sqrt(sum(row.l2**2 for row in rows))
+            # Sampled steps tell both sizes; what is alarming is learnt from the guard, which tells one of them.
             self._record(moment, len(rows), l2, rows[largest].absmax, entries[largest].number, broken)
 
         survey(values, session.readback, arrived)

@@ -30,6 +30,7 @@ _MOST_TENSORS = 4
 
 class LoaderProbe(Probe):
     name = "loader"
+    ways = ("facts", "spans", "full")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)

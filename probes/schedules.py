@@ -17,6 +17,7 @@ from brickprof.capture.session import Session
 
 class SchedulesProbe(Probe):
     name = "schedules"
+    ways = ("facts", "full")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)

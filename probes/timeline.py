@@ -16,6 +16,7 @@ from brickprof.capture.trace import PHASE
 
 class TimelineProbe(Probe):
     name = "timeline"
+    ways = ("spans", "full", "facts")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)

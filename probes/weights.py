@@ -35,6 +35,8 @@ Watched = list[tuple[Entry, torch.Tensor]]
 
 class WeightsProbe(Probe):
     name = "weights"
+    ways = ("full",)
+    every_step = ("backward_begin",)
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)

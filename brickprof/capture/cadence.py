@@ -30,9 +30,9 @@ _SHARE = {"facts": 0.6, "blocks": 0.5, "guard": 0.5, "spans": 0.5, "full": 0.9}
 _LONGEST = {"facts": 64, "blocks": 64, "guard": 64, "spans": 256, "full": 1024}
 _LIGHT = frozenset({"facts", "guard"})
 _FIRST_STEPS = 3
-_FULLY_TOLD = 64
-_FULLY_GUARDED = 32
-_EARLY = frozenset({4, 8, 16, 32})
+_EARLY = {"facts": 64, "blocks": 32, "guard": 32, "spans": _FIRST_STEPS, "full": 33}
+_EARLIEST = max(_EARLY.values())
+_NO_BURDEN = 0.01
 _WINDOW = 9
 _ADAPT_EVERY = 8
 _ALLOWANCE_NS = 150_000  # a step, at a budget of 1 %
@@ -79,20 +79,23 @@ class Cadence:
 
     def begin(self, step: int) -> Switches:
         """The switches of ``step``."""
-        if step % self._least and step > self._deep_until and step >= _FULLY_TOLD:
+        if step % self._least and step > self._deep_until and step >= _EARLIEST:
             return NOTHING
         switches, deep = self.switches, step <= self._deep_until or self.level == "deep"
-        first = step < _FIRST_STEPS
         for way in WAYS:
             allowed = deep or self.level != "light" or way in _LIGHT
-            setattr(switches, way, allowed and (deep or first or step % self.stride[way] == 0))
-        switches.facts = switches.facts or step < _FULLY_TOLD
-        if step < _FULLY_GUARDED and self.level != "light":
-            switches.blocks = switches.guard = True
-        if step in _EARLY and self.level != "light":
-            switches.full = True  # few, and what happens early decides most
+            setattr(switches, way, allowed and (deep or step % self.stride[way] == 0 or self._early(step, way)))
         switches.deep = deep
         return switches
+
+    def _early(self, step: int, way: str) -> bool:
+        """What happens first decides most: early steps are seen in full where that is no burden."""
+        if step < _FIRST_STEPS or (way == "facts" and step < _EARLY["facts"]):
+            return True
+        if step >= _EARLY[way] or (way == "full" and step & (step - 1)):
+            return False
+        cost = median(self._costs[way]) if self._costs[way] else 0.0
+        return cost <= _NO_BURDEN * self.typical_ns or (self.typical_ns < _TINY_STEP_NS and self._credit > 0)
 
     def escalate(self, until: int) -> None:
         self._deep_until = max(self._deep_until, until)

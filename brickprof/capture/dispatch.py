@@ -4,8 +4,8 @@ Enters: signals of the session. Leaves: calls of the probes that listen. A probe
 down, and switched off after a few times.
 
 Two things keep this cheap where it matters, in steps that last milliseconds and find the caches full of
-tensors: in quiet steps only the few listeners that cannot miss a step are called, and the clock is read around
-every single probe only in some steps, from which the rest is estimated.
+tensors: a probe is called only in steps that are looked at in its way, and the clock is read around every single
+probe only in some steps, from which the rest is estimated.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from brickprof.capture.cadence import NOTHING, WAYS, Switches
 from brickprof.capture.probe import ALWAYS, SIGNALS, Probe
 from brickprof.plugins import discover
 
@@ -35,9 +36,9 @@ class Dispatch:
         self._fact = fact
         self.costs: dict[str, int] = {}
         self._failures: dict[str, int] = {}
-        self._looked: Table = dict.fromkeys(SIGNALS, ())
-        self._quiet: Table = dict.fromkeys(SIGNALS, ())
-        self._active = self._looked
+        self._probes: list[Probe] = []
+        self._tables: dict[tuple[bool, ...], Table] = {}
+        self._active: Table = dict.fromkeys(SIGNALS, ())
         self._busy_steps = 0
         self._weight = 1
         """How many steps this one's costs stand for; 0 in steps that are not timed."""
@@ -49,25 +50,26 @@ class Dispatch:
         except Exception as error:
             self.failed("probes", error)
             return []
-        probes = []
         for cls in (cls for plugin in found for cls in _probe_classes(plugin.module)):
             if session.settings.level not in cls.levels:
                 continue
             try:
-                probes.append(cls(session))
+                self._probes.append(cls(session))
             except Exception as error:
                 self.failed(cls.name, error)
-        self._looked = _table(probes, every_step=False)
-        self._quiet = _table(probes, every_step=True)
-        self._active = self._looked
+        self._active = _table(self._probes, set(WAYS))
         return list(found.notes)
 
-    def begin(self, *, quiet: bool, whole: bool) -> None:
-        """A step begins: ``quiet`` ones reach few probes, ``whole`` ones (rare and dear) are always timed."""
-        self._active = self._quiet if quiet else self._looked
-        self._busy_steps += not quiet
-        timed = not quiet and self._busy_steps % _TIMED_EVERY == 0
-        self._weight = 1 if whole else _TIMED_EVERY if timed else 0
+    def begin(self, on: Switches) -> None:
+        """A step begins: only probes that serve a way that is on are called in it."""
+        key = (on.facts, on.blocks, on.guard, on.spans, on.full)
+        table = self._tables.get(key)
+        if table is None:
+            table = self._tables[key] = _table(self._probes, {way for way in WAYS if getattr(on, way)})
+        self._active = table
+        self._busy_steps += on is not NOTHING
+        timed = on is not NOTHING and self._busy_steps % _TIMED_EVERY == 0
+        self._weight = 1 if on.full or on.deep else _TIMED_EVERY if timed else 0  # dear steps are all timed
 
     def emit(self, signal: str, *args: Any) -> None:
         if self._weight:
@@ -102,7 +104,8 @@ class Dispatch:
             text = f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}:{place.lineno})"
             self._fact("probe_off", {"probe": name, "error": text, "failures": count}, always=True)
         if count == _FAILURES:
-            for table in (self._looked, self._quiet):
+            self._probes = [probe for probe in self._probes if probe.name != name]
+            for table in (*self._tables.values(), self._active):
                 for signal, listeners in table.items():
                     table[signal] = tuple(item for item in listeners if item[0] != name)
 
@@ -118,13 +121,13 @@ def _probe_classes(module: ModuleType) -> list[type[Probe]]:
     ]
 
 
-def _table(probes: list[Probe], *, every_step: bool) -> Table:
+def _table(probes: list[Probe], ways: set[str]) -> Table:
     return {
         signal: tuple(
             (probe.name, getattr(probe, signal))
             for probe in probes
             if getattr(type(probe), signal) is not getattr(Probe, signal)
-            and (not every_step or signal in ALWAYS or signal in probe.every_step)
+            and (signal in ALWAYS or signal in probe.every_step or not ways.isdisjoint(probe.ways))
         )
         for signal in SIGNALS
     }

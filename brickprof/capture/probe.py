@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 class Probe:
     name = ""
     levels: tuple[str, ...] = ("light", "standard", "deep")
+    ways: tuple[str, ...] = ("facts",)
+    """The ways of looking (see ``cadence``) that this probe serves: it is called in steps that have one of them."""
     every_step: tuple[str, ...] = ()
-    """Signals wanted also in steps that the cadence leaves alone; the others are not sent then."""
+    """Signals wanted in every step, whatever the cadence."""
 
     def __init__(self, session: Session) -> None:
         self.session = session

@@ -17,7 +17,7 @@ import torch
 Done = Callable[[torch.Tensor], None]
 _LONGEST = 256
 _SLOTS = 64
-_GUARD_MOST = 4096
+_LITTLE = 4096
 """Larger results are full statistics; smaller ones a norm or a sum per tensor."""
 
 
@@ -115,8 +115,8 @@ class Readback:
             done(values)
         finally:
             self._pinned[buffer.numel(), buffer.dtype].append(buffer)
-            if buffer.numel() > _SLOTS:  # what a look costs when its results arrive is part of what it costs
-                self._spend("full" if buffer.numel() > _GUARD_MOST else "guard", time.perf_counter_ns() - start)
+            if buffer.numel() > _LITTLE:  # what full statistics cost when they arrive is part of what they cost
+                self._spend("full", time.perf_counter_ns() - start)
 
     def _buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         size = 1 << max(4, (numel - 1).bit_length())

@@ -273,12 +273,12 @@ class Session:
         self.looking = on is not NOTHING
         if not self.looking:
             self.hooks = self.tracing = False
-            self.dispatch.begin(quiet=True, whole=False)
+            self.dispatch.begin(on)
             return
         self.hooks = on.blocks or on.spans or on.full
         self._brisk = self.cadence.typical_ns < _BRISK_NS and not on.deep
         self.tracing = on.spans or on.full or not self._brisk
-        self.dispatch.begin(quiet=False, whole=on.full or on.deep)
+        self.dispatch.begin(on)
         if self.tracing:
             self.trace.reset()
             self.trace.step_id = self.trace.new_id()
