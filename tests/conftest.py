@@ -1,0 +1,10 @@
+"""What every test stands on."""
+
+from __future__ import annotations
+
+import signal
+
+# A runner started in the background ignores these, and so would every script that the tests start.
+for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(ignored) is signal.SIG_IGN:
+        signal.signal(ignored, signal.default_int_handler if ignored is signal.SIGINT else signal.SIG_DFL)
