@@ -32,7 +32,7 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     exception    type, message, frames, where
     probe_off    probe, error, failures
     dropped      events, spans, samples, reason
-    exit         steps, costs {probe: ns}, overhead, dropped, recomputes
+    exit         steps, costs {probe: ns}, overhead, spent_seconds, dropped, recomputes
 
 and of the launch itself (``process.jsonl``): start, exited, signal, hang, stacks, memory, exception.
 """

@@ -32,4 +32,4 @@ class ClippingProbe(Probe):
 
     def _write(self, told: dict[str, Any], step: int, norm: float) -> None:
         self.session.pulse.norm = norm
-        self.session.fact("clip", {**told, "norm": norm}, step=step, always=not math.isfinite(norm))
+        self.session.fact("clip", {**told, "norm": norm}, step=step, always=not math.isfinite(norm), wanted=True)

@@ -176,7 +176,7 @@ class GradientsProbe(Probe):
             "scale": moment.scale,
             "micro": moment.micro,
         }
-        session.fact("grad", fields, step=moment.step, always=bool(broken))
+        session.fact("grad", fields, step=moment.step, always=bool(broken), wanted=True)
         size, scale = l2 if l2 is not None else absmax, moment.scale
         if size is not None:
             session.pulse.norm = size if not scale or scale < 0 else size / scale

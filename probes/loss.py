@@ -64,7 +64,7 @@ class LossProbe(Probe):
                 "zeroed": zeroed,
             }
             step = session.step
-            session.readback.scalar(value, partial(self._write, fields, step))
+            session.readback.scalar(value, partial(self._write, fields, step, session.on.facts))
         self._scaled = None
 
     def _unscaled(self, loss: torch.Tensor) -> tuple[torch.Tensor, float | None]:
@@ -83,7 +83,7 @@ class LossProbe(Probe):
         roots = [root for model in self.session.models[:1] if (root := model.root()) is not None]
         return roots[0].training if roots else None
 
-    def _write(self, fields: dict[str, Any], step: int, value: float) -> None:
+    def _write(self, fields: dict[str, Any], step: int, told: bool, value: float) -> None:
         session = self.session
         session.pulse.loss = value
         if not math.isfinite(value):
@@ -94,9 +94,9 @@ class LossProbe(Probe):
         if value > self._alarming:
             session.anomaly("loss", {"value": value, "usual": self._usual}, step=step)
         self._learn(value)
-        if session.on.facts:
+        if told:
             self._tell()
-            session.fact("loss", {"value": value, **fields}, step=step)
+            session.fact("loss", {"value": value, **fields}, step=step, wanted=True)
         else:
             self._keep(step, fields["micro"], value)
 

@@ -19,7 +19,7 @@ class ScalerProbe(Probe):
     def scaler_step(self, scaler: Any, optimizer: Any) -> None:
         session = self.session
         found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-        number, step = session.book.optimizer(optimizer), session.step
+        number, step, told_now = session.book.optimizer(optimizer), session.step, session.on.facts
         if not found or scaler._scale is None or hands_off():
             return
         home = scaler._scale.device
@@ -30,7 +30,7 @@ class ScalerProbe(Probe):
             infs, scale = host.tolist()
             skipped = infs > 0
             fields = {"op": "step", "optimizer": number, "scale": scale, "found_inf": infs, "skipped": skipped}
-            session.fact("scaler", fields, step=step, always=skipped)
+            session.fact("scaler", fields, step=step, always=skipped, wanted=told_now)
 
         session.readback.read(told, arrived)
 
@@ -41,6 +41,6 @@ class ScalerProbe(Probe):
         step = session.step
 
         def arrived(host: torch.Tensor) -> None:
-            session.fact("scaler", {"op": "update", "scale": float(host)}, step=step)
+            session.fact("scaler", {"op": "update", "scale": float(host)}, step=step, wanted=True)
 
         session.readback.read(scaler._scale.detach().clone(), arrived)

@@ -169,7 +169,9 @@ def _tail(diagnosis: Diagnosis) -> str:
         parts.append(f"{open_ones} not evaluated ({', '.join(map(clean, names[:2]))}{more})")
     overhead = diagnosis.run.get("overhead")
     if isinstance(overhead, (int, float)):
-        parts.append(f"brickprof cost {100 * overhead:.1f} %")
+        seconds = diagnosis.run.get("overhead_seconds")
+        spent = f" ({seconds:.1f} s)" if isinstance(seconds, (int, float)) else ""
+        parts.append(f"brickprof cost {100 * overhead:.1f} %{spent}")
     for damage in diagnosis.run.get("damage") or []:
         parts.append(f"damaged: {clean(damage)}")
     if diagnosis.verdict is Verdict.FAIL and diagnosis.run.get("folder"):

@@ -19,7 +19,7 @@ from brickprof.capture.arm import describe_exception
 from brickprof.capture.trace import PHASE
 from brickprof.errors import OutputError
 from brickprof.journal import write_meta
-from brickprof.journal.folders import new_run_folder
+from brickprof.journal.folders import new_run_folder, run_id_of
 from brickprof.records import RunMeta
 from brickprof.settings import Settings
 
@@ -91,7 +91,7 @@ def _new_folder(settings: Settings) -> Path:
     try:
         folder = new_run_folder(Path(settings.out), script)
         meta = RunMeta(
-            run_id=folder.name,
+            run_id=run_id_of(folder),
             script=script,
             argv=tuple(sys.argv),
             started_ns=time.time_ns(),
@@ -138,4 +138,4 @@ class brick(contextlib.ContextDecorator):
     def __exit__(self, *_: object) -> None:
         for session, number in self._open.pop():
             with contextlib.suppress(Exception):
-                session.trace.close(number, write=session.on.facts, attributes=self._attributes)
+                session.trace.close(number, write=True, attributes=self._attributes)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from brickprof.bricks import Coordinates
+from brickprof.journal.folders import run_id_of
 from brickprof.settings import Settings
 
 _MOST = 100_000
@@ -78,7 +79,7 @@ def _about(run: Path, settings: Settings) -> dict[str, Any]:
 
     torch = sys.modules.get("torch")
     return {
-        "run_id": run.name,
+        "run_id": run_id_of(run),
         "version": __version__,
         "pid": os.getpid(),
         "python": platform.python_version(),

@@ -9,6 +9,7 @@ It never raises into the training: whatever fails here is counted, written down,
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -80,13 +81,14 @@ class Session:
         self._trained = 0
         self.closed = False
         self._spent = 0
+        self._total_spent = 0
         self._ways: dict[str, int] = {}
         self._step_started = _counter()
         self._facts: list[tuple[str, int, dict[str, Any], int]] = []
         self._brisk = False
         self._manual_state: tuple[Any, ...] = ()
-        self._escalations = 0
-        self._next_escalation = 0
+        self._escalations: dict[bool, tuple[int, int]] = {}
+        """By whether something was not finite: how often deep capture was switched on, and when it next may be."""
         self._notes: set[str] = set()
         self.journal.warm()
         self._step_brick = self.journal.brick(Brick(Kind.STEP, "step"))
@@ -97,12 +99,23 @@ class Session:
 
     # -- writing
 
-    def fact(self, kind: str, fields: dict[str, Any], *, step: int | None = None, always: bool = False) -> None:
-        """Writes an event; a per-step one only in steps whose facts are wanted (in brisk steps: when they end)."""
+    def fact(
+        self,
+        kind: str,
+        fields: dict[str, Any],
+        *,
+        step: int | None = None,
+        always: bool = False,
+        wanted: bool | None = None,
+    ) -> None:
+        """Writes an event: at once if ``always``, else with the step's other facts if those are wanted.
+
+        ``wanted`` says so for a fact whose number comes home from a device in a later step than its own.
+        """
         if always:
             self._write_facts()
             self.journal.event(kind, self.step if step is None else step, fields)
-        elif self.on.facts:
+        elif self.on.facts if wanted is None else wanted:
             self._facts.append((kind, self.step if step is None else step, fields, now()))
             if not self._brisk:
                 self._write_facts()
@@ -121,11 +134,12 @@ class Session:
 
     def anomaly(self, what: str, fields: dict[str, Any], *, step: int | None = None) -> None:
         """Something looks wrong: write it, and look at everything in the next steps, more and more rarely."""
-        if self.step < self._next_escalation:
+        broken = not math.isfinite(fields.get("value", math.nan))
+        times, due = self._escalations.get(broken, (0, 0))
+        if self.step < due:
             return
-        self._escalations += 1
         rest = 10 * max(self.settings.escalation_steps, 1)
-        self._next_escalation = self.step + rest * 2 ** min(self._escalations, 10)
+        self._escalations[broken] = (times + 1, self.step + rest * 2 ** min(times, 10))
         until = self.step + self.settings.escalation_steps
         self.cadence.escalate(until)
         self.fact("anomaly", {"what": what, "until": until, **fields}, step=step, always=True)
@@ -254,14 +268,16 @@ class Session:
 
     def _leave(self, wall: int) -> None:
         spent, self._spent = self._spent, 0
+        self._total_spent += spent
         if self.looking:
             self.emit("step_end", self.step)
-            self._write_facts()
             self._write_step_span(wall)
             if self._ways or self.on.facts:
                 self._learn_costs(spent)
         if self.readback.busy:
             self._read_back()
+        if self._facts:
+            self._write_facts()
         if self.cadence.end(self.step, wall, spent):
             self._report_cadence("budget")
 
@@ -273,15 +289,16 @@ class Session:
         self.looking = on is not NOTHING
         if not self.looking:
             self.hooks = self.tracing = False
+            self.trace.step_id = 0
             self.dispatch.begin(on)
             return
         self.hooks = on.blocks or on.spans or on.full
         self._brisk = self.cadence.typical_ns < _BRISK_NS and not on.deep
         self.tracing = on.spans or on.full or not self._brisk
         self.dispatch.begin(on)
+        self.trace.step_id = self.trace.new_id() if self.tracing else 0
         if self.tracing:
             self.trace.reset()
-            self.trace.step_id = self.trace.new_id()
 
     def _publish(self, wall: int) -> None:
         pulse = self.pulse
@@ -389,6 +406,7 @@ class Session:
                 "updates": self.steps.updates,
                 "costs": dict(sorted(self.costs.items(), key=lambda item: -item[1])),
                 "overhead": round(self.cadence.overhead, 6),
+                "spent_seconds": round((self._total_spent + self._spent) / 1e9, 3),
                 "dropped": {**self.journal.dropped, "readback": self.readback.dropped},
                 "recomputes": self.recomputes,
             }

@@ -5,7 +5,6 @@ Enters: a Diagnosis and the run's folder. Leaves: the file that others parse.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -15,10 +14,13 @@ NAME = "diagnosis.json"
 
 
 def write(diagnosis: Diagnosis, folder: Path) -> Path:
-    """Writes through a temporary file, so that a reader never finds half of it."""
+    """Writes through a temporary file, so that a reader never finds half of it; ``OSError`` when it cannot."""
     path = folder / NAME
     temporary = folder / f".{NAME}.{os.getpid()}"
-    text = json.dumps(diagnosis.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
-    temporary.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(diagnosis.to_json(), encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     return path

@@ -26,7 +26,8 @@ def about(run: Run | None, timeline: Timeline, results: Iterable[ContractResult]
         "level": meta.level,
         "steps": _steps(timeline),
         "ranks": len(timeline.steps),
-        "overhead": _overhead(timeline),
+        "overhead": _most(timeline, "overhead"),
+        "overhead_seconds": _most(timeline, "spent_seconds"),
         "not_evaluated": {
             result.id: result.why for result in results if result.id and result.verdict == "NOT_EVALUATED"
         },
@@ -48,7 +49,7 @@ def _steps(timeline: Timeline) -> int:
     return max((spoken | counted).values(), default=0)
 
 
-def _overhead(timeline: Timeline) -> float | None:
-    shares = [number(event.fields.get("overhead")) for event in timeline.exits.values()]
-    known = [share for share in shares if share is not None]
-    return max(known, default=None)
+def _most(timeline: Timeline, field: str) -> float | None:
+    """The rank that paid most."""
+    told = (number(event.fields.get(field)) for event in timeline.exits.values())
+    return max((value for value in told if value is not None), default=None)

@@ -23,6 +23,11 @@ def folder_name(name: str, run_id: str, started: float | None = None) -> str:
     return f"{file_name(name)}-{stamp}-{run_id}"
 
 
+def run_id_of(folder: Path) -> str:
+    """The short name of a run, which ends its folder's."""
+    return folder.name.rpartition("-")[2]
+
+
 def new_run_folder(out: Path, name: str) -> Path:
     """Makes the folder; ``OSError`` when that is not possible."""
     out.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,6 @@ from brickprof.text import clean
 if TYPE_CHECKING:
     from brickprof.diagnosis import Diagnosis
 
-DIAGNOSIS = "diagnosis.json"
 FAIL_ON = ("never", "error", "warning")
 _SEVERITIES = {"never": (), "error": ("error",), "warning": ("error", "warning")}
 
@@ -61,6 +60,7 @@ def exit_code(script: int, diagnosis: dict[str, Any], fail_on: str) -> int:
 def _diagnosed(folder: Path) -> tuple[Diagnosis, str]:
     """The diagnosis, which is also written; and why that did not work, if it did not."""
     from brickprof.diagnosis import diagnose
+    from brickprof.diagnosis.saving import write
     from brickprof.run import Run
 
     # Ranks of one job end one after the other: the last to write has seen the most.
@@ -68,22 +68,13 @@ def _diagnosed(folder: Path) -> tuple[Diagnosis, str]:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         diagnosis = diagnose(Run.open(folder))
-        problem = _write(folder / DIAGNOSIS, diagnosis.to_json())
+        try:
+            write(diagnosis, folder)
+        except OSError as error:
+            return diagnosis, f"diagnosis.json could not be written: {error.strerror}."
+        return diagnosis, ""
     finally:
         os.close(lock)
-    return diagnosis, problem
-
-
-def _write(path: Path, text: str) -> str:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        return f"{path.name} could not be written: {error.strerror}."
-    return ""
 
 
 def _show(diagnosis: Diagnosis, place: Place, ended: Exit) -> None:

@@ -9,12 +9,9 @@ derived from the launcher they all descend from (its pid and start) and from the
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import platform
-import secrets
-import string
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -27,8 +24,6 @@ from brickprof.launch.target import Target
 from brickprof.settings import RUN_VARIABLE, Settings
 from brickprof.text import clean
 
-_ALPHABET = string.ascii_lowercase + string.digits
-_TRIES = 64
 _FAREST_ANCESTOR = 32
 
 
@@ -129,23 +124,18 @@ def _agent() -> tuple[int, processes.Stat | None]:
 
 
 def _new(out: Path, name: str) -> Place:
-    stamp = time.strftime("%Y%m%d-%H%M")
-    for _ in range(_TRIES):
-        run_id = "".join(secrets.choice(_ALPHABET) for _ in range(4))
-        path = out / f"{name}-{stamp}-{run_id}"
-        try:
-            path.mkdir()
-        except FileExistsError:
-            continue
-        return Place(path, run_id)
-    raise FileExistsError(errno.EEXIST, "no free name was found", str(out))
+    from brickprof.journal.folders import new_run_folder, run_id_of
+
+    path = new_run_folder(out, name)
+    return Place(path, run_id_of(path))
 
 
 def _joined(out: Path, name: str, job: Job) -> Place:
+    from brickprof.journal.folders import ALPHABET, ID_LENGTH, folder_name
+
     digest = hashlib.sha256(job.key.encode("utf-8", "surrogateescape")).digest()
-    run_id = "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:4])
-    stamp = time.strftime("%Y%m%d-%H%M", time.localtime(job.started))
-    path = out / f"{name}-{stamp}-{run_id}"
+    run_id = "".join(ALPHABET[byte % len(ALPHABET)] for byte in digest[:ID_LENGTH])
+    path = out / folder_name(name, run_id, job.started)
     path.mkdir(exist_ok=True)
     return Place(path, run_id, job.local_rank, shared=True)
 

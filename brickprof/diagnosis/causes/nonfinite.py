@@ -110,10 +110,10 @@ def _learning_rate(origin: Anomaly, before: int, timeline: Timeline) -> Hypothes
         cause.lacks("update sizes before the incident (level standard samples them)")
     elif updates.first_big is not None:
         big = updates.first_big
-        text = f"the update of step {big.step:,} changed the weights by {big.value:.2g} of their size"
+        text = f"the update of step {big.step:,} changed the weights by {big.value:.1%} of their size"
         cause.supports(text, 3, big.evidence)
         cause.whys.append(
-            Why("Why did it run away?", f"{wording.sentence(text)} 1e-3 is usual.", "", (big.evidence,))
+            Why("Why did it run away?", f"{wording.sentence(text)} 0.1 % is usual.", "", (big.evidence,))
         )
         if norms is not None and norms.first.value >= growth.HUGE:
             text = f"gradients were already {norms.first.value:.2g} in step {norms.first.step:,}"
