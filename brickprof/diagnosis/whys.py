@@ -38,8 +38,12 @@ def _steps(violation: Violation, timeline: Timeline) -> list[Why]:
     """Back from the symptom to the origin, one sighting at a time."""
     shown: Anomaly = violation.details["shown"]
     limit = key(shown, timeline.depth)
-    back = [a for a in violation.details["chain"] if key(a, timeline.depth) < limit and a.evidence]
-    back.sort(key=lambda anomaly: key(anomaly, timeline.depth), reverse=True)
+    before = [a for a in violation.details["chain"] if key(a, timeline.depth) < limit and a.evidence]
+    # Of many outputs or gradients that broke in one step, the first says where; the others follow from it.
+    first: dict[tuple[int, Stage], Anomaly] = {}
+    for anomaly in sorted(before, key=lambda each: key(each, timeline.depth)):
+        first.setdefault((anomaly.step, anomaly.stage), anomaly)
+    back = sorted(first.values(), key=lambda each: key(each, timeline.depth), reverse=True)
     if len(back) > MOST - 2:
         back = [*back[: MOST - 3], back[-1]]
     whys, asked = [], shown

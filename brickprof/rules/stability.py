@@ -97,7 +97,10 @@ class Stability:
             self._facts[anomaly.rank, anomaly.step] = facts
         if anomaly.stage in (Stage.DATA, Stage.FORWARD):
             self._outputs.append(anomaly)
-            if len(self._outputs) > _KEPT:
+            onset = self._outputs[0].step == anomaly.step or bool(self._seen[Stage.LOSS])
+            if len(self._outputs) > _KEPT and onset:
+                self._outputs.pop()  # of very many, the first ones say where it began
+            elif len(self._outputs) > _KEPT:
                 self._settle(self._outputs.popleft())
             return
         seen = self._seen[anomaly.stage]
