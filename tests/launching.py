@@ -46,9 +46,12 @@ def start(arguments, cwd, **changes):
 
 def terminal(arguments, cwd, *, columns=100, **changes):
     """``brickprof run`` on a terminal of its own."""
+    surroundings = environment(TERM="xterm", **changes)
+    for name in ("COLUMNS", "LINES"):  # the test runner's own, which would win over the terminal's size
+        surroundings.pop(name, None)
     return pexpect.spawn(
         COMMAND[0], [*COMMAND[1:], "run", *map(str, arguments)], cwd=str(cwd),
-        env=environment(TERM="xterm", **changes), dimensions=(24, columns), timeout=30, echo=False,
+        env=surroundings, dimensions=(24, columns), timeout=30, echo=False,
     )  # fmt: skip
 
 

@@ -77,7 +77,7 @@ class Process:
             _keep(self._exits, event)
         elif event.kind == "hang":
             _keep(self._hangs, event)
-        elif event.kind == "signal" and event.fields.get("name") in _REQUESTS:
+        elif event.kind == "signal" and str(event.fields.get("name")) in _REQUESTS:
             self._asked = event
 
     @staticmethod
