@@ -148,7 +148,7 @@ def test_one_nan_among_a_million_is_found_and_named(tmp_path: Path, clip: bool) 
         if clip:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
-    with brickprof.attach(model, optimizer, out=tmp_path) as bp:
+    with brickprof.attach(model, optimizer, out=tmp_path, overhead="100%") as bp:
         train(model, optimizer, 8, each)
     run = brickprof.load(bp.folder)
     broken = [event for event in events(run, "grad") if event.fields["nonfinite"]]
@@ -234,7 +234,7 @@ def test_two_models_and_two_optimizers_are_told_apart(tmp_path: Path) -> None:
 def test_a_module_replaced_after_construction_is_watched(tmp_path: Path) -> None:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    with brickprof.attach(model, optimizer, out=tmp_path) as bp:
+    with brickprof.attach(model, optimizer, out=tmp_path, overhead="100%") as bp:
         train(model, optimizer, 2)
         model.head = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
         optimizer.add_param_group({"params": list(model.head.parameters())})
