@@ -42,6 +42,11 @@ class Net(nn.Module):
         return self.head(x)
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
 def data(rows: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(rows, 4, generator=generator)
@@ -394,14 +399,14 @@ def test_skipped_scaler_steps_are_recorded_and_healthy(tmp_path: Path) -> None:
     with brickprof.attach(model, optimizer, out=tmp_path) as bp:
         for _ in range(24):
             optimizer.zero_grad()
-            scaler.scale(nn.functional.mse_loss(model(x), y)).backward()
+            scaler.scale(nn.functional.mse_loss(model(x), 10 * y)).backward()
             scaler.step(optimizer)
             scaler.update()
     run = brickprof.load(bp.folder)
     skipped = [event.fields["skipped"] for event in events(run, "scaler") if event.fields["op"] == "step"]
     assert any(skipped) and not skipped[-1]
     assert run.steps == 24
-    assert run.loss["value"].max() < 1e3  # the loss as the user computed it, not multiplied by the scale
+    assert run.loss["value"].max() < 1e5  # the loss as the user computed it, not multiplied by the scale
     assert bp.diagnose().verdict == "PASS"
 
 
