@@ -77,27 +77,34 @@ def ratio(name: str, blocks: list[Block], baseline: list[Block]) -> Ratio:
     return Ratio(name, statistics.median(pairs), low, high, wall, cpu)
 
 
-def warm_up(worker: Worker) -> None:
+@dataclass(frozen=True)
+class Length:
+    rounds: int
+    seconds: float
+    warm_up: float
+
+
+def warm_up(worker: Worker, most: float) -> None:
     """Past the first steps, which brickprof looks at more closely; a slow case gets a bounded time for it."""
     done, seconds = 0, 0.0
-    while done < WARM_UP_STEPS and seconds < WARM_UP_SECONDS:
+    while done < WARM_UP_STEPS and seconds < most:
         seconds += worker.run(5).wall
         done += 5
 
 
-def measure(case: str, variants: list[Variant], rounds: int, folder: Path, progress: Progress) -> Result:
+def measure(case: str, variants: list[Variant], length: Length, folder: Path, progress: Progress) -> Result:
     """Interleaves ``variants`` between two plain baselines."""
-    task = progress.add_task(f"{case}: starting", total=rounds)
+    task = progress.add_task(f"{case}: starting", total=length.rounds)
     line_up = [Variant("plain"), *variants, Variant("plain again")]
     workers: list[Worker] = []
     try:
         for i, variant in enumerate(line_up):
             progress.update(task, description=f"{case}: warming up {variant.name}")
             workers.append(Worker(variant, case, folder / str(i)))
-            warm_up(workers[-1])
+            warm_up(workers[-1], length.warm_up)
         steps = max(1, min(200, round(BLOCK_SECONDS * 5 / workers[0].run(5).wall)))
         one_round = sum(worker.run(steps).wall for worker in workers)
-        rounds = min(rounds, max(FEWEST_ROUNDS, round(CASE_SECONDS / one_round)))
+        rounds = min(length.rounds, max(FEWEST_ROUNDS, round(length.seconds / one_round)))
         progress.update(task, total=rounds, description=f"{case}: {steps} steps a block")
         blocks = alternate(workers, steps, rounds, lambda: progress.update(task, advance=1))
     finally:
@@ -209,13 +216,18 @@ def main() -> None:
         help="detect_anomaly, torch.profiler and hooks too; by default on CUDA only",
     )  # fmt: skip
     parser.add_argument("--rounds", type=int, help="at most; default 60, 10 with --quick")
+    parser.add_argument("--seconds", type=float, default=CASE_SECONDS, help="at most for a case; default %(default)s")
+    parser.add_argument(
+        "--warm-up", type=float, default=WARM_UP_SECONDS, metavar="SECONDS",
+        help=f"a worker's first {WARM_UP_STEPS} steps are not counted, if they fit; default %(default)s",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     if unknown := set(args.levels) - {*LEVELS, ""}:
         parser.error(f"unknown level {', '.join(sorted(unknown))}; levels: {', '.join(LEVELS)}")
     args.levels = tuple(filter(None, args.levels))
 
-    rounds = args.rounds or (10 if args.quick else 60)
+    length = Length(args.rounds or (10 if args.quick else 60), args.seconds, args.warm_up)
     cases = args.case or (("host-bound",) if args.quick else default_cases())
     results = []
     with (
@@ -224,7 +236,7 @@ def main() -> None:
     ):
         for case in cases:
             for number, variants in enumerate(groups(args, case)):
-                results.append(measure(case, variants, rounds, Path(scratch) / f"{case}{number}", progress))
+                results.append(measure(case, variants, length, Path(scratch) / f"{case}{number}", progress))
 
     console = Console(width=max(Console().width, 100))
     console.print(" · ".join(f"{name} {value}" for name, value in machine().items()))
