@@ -2,7 +2,9 @@
 
 Enters: the cases of train_case.py. Leaves: two tables on stdout, and JSON where asked for. Plain and watched
 runs alternate in short blocks (A B C A', then A' C B A), so each ratio compares moments that lie next to each
-other; the two equal baselines A and A' tell how far a ratio is to be trusted.
+other; the two equal baselines A and A' tell how far a ratio is to be trusted. Two processes of the very same
+program differ by a per cent for as long as they live (where their memory happens to lie), so `--replicas`
+starts all of them anew, and the interval is drawn over replicas as well as over blocks.
 """
 
 from __future__ import annotations
@@ -56,25 +58,41 @@ class Result:
     step_ms: float
     steps_per_block: int
     rounds: int
+    replicas: int
     baselines: Ratio
     ratios: list[Ratio]
     costs: dict[str, dict[str, float]] = field(default_factory=dict)
     """Level -> probe -> microseconds a step."""
 
 
-def interval(values: list[float], *, draws: int = 2000) -> tuple[float, float]:
-    """95 % bootstrap interval of the median."""
+Replicas = list[list[Block]]
+"""Blocks of one variant, a list per replica."""
+
+
+def middle(replicas: list[list[float]]) -> float:
+    """The mean over replicas of each one's median."""
+    return statistics.fmean(statistics.median(values) for values in replicas)
+
+
+def interval(replicas: list[list[float]], *, draws: int = 2000) -> tuple[float, float]:
+    """95 % bootstrap interval of ``middle``: replicas are drawn, and blocks within each."""
     draw = random.Random(0)
-    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(draws))
-    return medians[int(0.025 * draws)], medians[int(0.975 * draws)]
+    means = sorted(
+        middle([draw.choices(values, k=len(values)) for values in draw.choices(replicas, k=len(replicas))])
+        for _ in range(draws)
+    )
+    return means[int(0.025 * draws)], means[int(0.975 * draws)]
 
 
-def ratio(name: str, blocks: list[Block], baseline: list[Block]) -> Ratio:
-    pairs = [ours.wall / plain.wall for ours, plain in zip(blocks, baseline, strict=True)]
+def ratio(name: str, ours: Replicas, baseline: Replicas) -> Ratio:
+    pairs = [
+        [block.wall / plain.wall for block, plain in zip(blocks, plains, strict=True)]
+        for blocks, plains in zip(ours, baseline, strict=True)
+    ]
     low, high = interval(pairs)
-    wall = sum(block.wall for block in blocks) / sum(block.wall for block in baseline)
-    cpu = sum(block.cpu for block in blocks) / sum(block.cpu for block in baseline)
-    return Ratio(name, statistics.median(pairs), low, high, wall, cpu)
+    wall = sum(block.wall for blocks in ours for block in blocks) / sum(b.wall for bs in baseline for b in bs)
+    cpu = sum(block.cpu for blocks in ours for block in blocks) / sum(b.cpu for bs in baseline for b in bs)
+    return Ratio(name, middle(pairs), low, high, wall, cpu)
 
 
 @dataclass(frozen=True)
@@ -82,6 +100,7 @@ class Length:
     rounds: int
     seconds: float
     warm_up: float
+    replicas: int = 1
 
 
 def warm_up(worker: Worker, most: float) -> None:
@@ -93,16 +112,39 @@ def warm_up(worker: Worker, most: float) -> None:
 
 
 def measure(case: str, variants: list[Variant], length: Length, folder: Path, progress: Progress) -> Result:
-    """Interleaves ``variants`` between two plain baselines."""
+    """Interleaves ``variants`` between two plain baselines, in fresh processes for every replica."""
+    taken: list[Replicas] = [[] for _ in range(len(variants) + 2)]
+    steps, probes = 0, {}
+    for number in range(length.replicas):
+        blocks, steps, probes = replica(case, variants, length, folder / str(number), steps, progress)
+        for i, of_worker in enumerate(blocks):
+            taken[i].append(of_worker)
+    first, *watched, second = taken
+    baseline = [
+        [Block((a.wall + b.wall) / 2, (a.cpu + b.cpu) / 2) for a, b in zip(one, other, strict=True)]
+        for one, other in zip(first, second, strict=True)
+    ]
+    return Result(
+        case, 1e3 * statistics.median(block.wall for blocks in baseline for block in blocks) / steps,
+        steps, min(len(blocks) for blocks in first), length.replicas,
+        ratio("plain, again", second, first),
+        [ratio(variant.name, ours, baseline) for variant, ours in zip(variants, watched, strict=True)],
+        probes,
+    )  # fmt: skip
+
+
+def replica(
+    case: str, variants: list[Variant], length: Length, folder: Path, steps: int, progress: Progress
+) -> tuple[list[list[Block]], int, dict[str, dict[str, float]]]:
+    """The blocks of each worker, steps a block (``steps`` when not 0) and what the probes cost."""
     task = progress.add_task(f"{case}: starting", total=length.rounds)
-    line_up = [Variant("plain"), *variants, Variant("plain again")]
     workers: list[Worker] = []
     try:
-        for i, variant in enumerate(line_up):
+        for i, variant in enumerate([Variant("plain"), *variants, Variant("plain again")]):
             progress.update(task, description=f"{case}: warming up {variant.name}")
             workers.append(Worker(variant, case, folder / str(i)))
             warm_up(workers[-1], length.warm_up)
-        steps = max(1, min(200, round(BLOCK_SECONDS * 5 / workers[0].run(5).wall)))
+        steps = steps or max(1, min(200, round(BLOCK_SECONDS * 5 / workers[0].run(5).wall)))
         one_round = sum(worker.run(steps).wall for worker in workers)
         rounds = min(length.rounds, max(FEWEST_ROUNDS, round(length.seconds / one_round)))
         progress.update(task, total=rounds, description=f"{case}: {steps} steps a block")
@@ -110,15 +152,8 @@ def measure(case: str, variants: list[Variant], length: Length, folder: Path, pr
     finally:
         for worker in workers:
             worker.close()
-
-    first, *watched, second = blocks
-    baseline = [Block((a.wall + b.wall) / 2, (a.cpu + b.cpu) / 2) for a, b in zip(first, second, strict=True)]
-    return Result(
-        case, 1e3 * statistics.median(block.wall for block in baseline) / steps, steps, rounds,
-        ratio("plain, again", second, first),
-        [ratio(variant.name, ours, baseline) for variant, ours in zip(variants, watched, strict=True)],
-        {worker.variant.level: costs(worker.out) for worker in workers if worker.variant.level},
-    )  # fmt: skip
+        progress.remove_task(task)
+    return blocks, steps, {worker.variant.level: costs(worker.out) for worker in workers if worker.variant.level}
 
 
 def alternate(workers: list[Worker], steps: int, rounds: int, tick: Callable[[], None]) -> list[list[Block]]:
@@ -216,7 +251,8 @@ def main() -> None:
         help="detect_anomaly, torch.profiler and hooks too; by default on CUDA only",
     )  # fmt: skip
     parser.add_argument("--rounds", type=int, help="at most; default 60, 10 with --quick")
-    parser.add_argument("--seconds", type=float, default=CASE_SECONDS, help="at most for a case; default %(default)s")
+    parser.add_argument("--seconds", type=float, default=CASE_SECONDS, help="at most a replica; default %(default)s")
+    parser.add_argument("--replicas", type=int, default=1, help="how often all is started anew; default %(default)s")
     parser.add_argument(
         "--warm-up", type=float, default=WARM_UP_SECONDS, metavar="SECONDS",
         help=f"a worker's first {WARM_UP_STEPS} steps are not counted, if they fit; default %(default)s",
@@ -227,7 +263,7 @@ def main() -> None:
         parser.error(f"unknown level {', '.join(sorted(unknown))}; levels: {', '.join(LEVELS)}")
     args.levels = tuple(filter(None, args.levels))
 
-    length = Length(args.rounds or (10 if args.quick else 60), args.seconds, args.warm_up)
+    length = Length(args.rounds or (10 if args.quick else 60), args.seconds, args.warm_up, max(1, args.replicas))
     cases = args.case or (("host-bound",) if args.quick else default_cases())
     results = []
     with (

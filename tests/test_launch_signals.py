@@ -14,8 +14,8 @@ from brickprof.launch.signals import LAUNCHER_PATIENCE, PATIENCE, Arrival, Patie
 
 CLEANUP = """
 import time
-print("ready", flush=True)
 try:
+    print("ready", flush=True)  # inside: the signal may come before the next line is reached
     time.sleep(60)
 except KeyboardInterrupt:
     time.sleep({seconds})
