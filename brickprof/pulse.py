@@ -2,7 +2,8 @@
 
 Enters: the last step, loss, norm, learning rate and the stack of open bricks, a few stores each.
 Leaves: the same numbers, readable from another process at any time, also after the writer was killed
-(the page is a file mapping, so what was stored is in the page cache, not in the dead process).
+(the page is a file mapping, so what was stored is in the page cache, not in the dead process). The numbers carry
+a checksum: a page that was damaged, or is just being written, says nothing rather than something wrong.
 """
 
 from __future__ import annotations
@@ -12,19 +13,23 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 NAME = "pulse.bin"
 DEPTH = 16
 STATES = ("recording", "stopped", "finished")
 PHASES = ("idle", "forward", "backward", "optimizer", "loader", "step", "user")
 
-_MAGIC = b"BPPULSE1"
+_MAGIC = b"BPPULSE2"
 _HEAD = struct.Struct("<8sqqqddddqqq")  # magic, pid, beat_ns, step, loss, norm, lr, overhead, step_ns, closed, state
+_CHECK = struct.Struct("<I")
 _OPEN = struct.Struct("<qq")  # depth, phase
 _SLOT = struct.Struct("<q")
+_HEAD_END = _HEAD.size + _CHECK.size
 _SIZE = 4096
 _OPEN_AT = 256
 _SLOT_AT = _OPEN_AT + _OPEN.size
+_TRIES = 3
 _NAN = float("nan")
 
 
@@ -65,10 +70,11 @@ class Pulse:
     def beat(self, now_ns: int) -> None:
         """Publishes the numbers; called when a brick closes."""
         self.closed += 1
-        _HEAD.pack_into(
-            self._map, 0, _MAGIC, self._pid, now_ns, self.step,
+        head = _HEAD.pack(
+            _MAGIC, self._pid, now_ns, self.step,
             self.loss, self.norm, self.lr, self.overhead, self.step_ns, self.closed, self.state,
         )  # fmt: skip
+        self._map[:_HEAD_END] = head + _CHECK.pack(crc32(head))
 
     def enter(self, brick: int, phase: int) -> None:
         if self.depth < DEPTH:
@@ -93,11 +99,8 @@ class Pulse:
 
 def read(folder: Path) -> Beat | None:
     """The last beat of the process that owns ``folder``; None when there is none or it is damaged."""
-    try:
-        page = (folder / NAME).read_bytes()
-    except OSError:
-        return None
-    if len(page) < _SIZE or page[:8] != _MAGIC:
+    page = _whole_page(folder / NAME)
+    if page is None:
         return None
     _, pid, beat_ns, step, loss, norm, lr, overhead, step_ns, closed, state = _HEAD.unpack_from(page, 0)
     depth, phase = _OPEN.unpack_from(page, _OPEN_AT)
@@ -106,3 +109,16 @@ def read(folder: Path) -> Beat | None:
     name = PHASES[phase] if 0 <= phase < len(PHASES) else "idle"
     condition = STATES[state] if 0 <= state < len(STATES) else "recording"
     return Beat(pid, beat_ns, step, loss, norm, lr, overhead, step_ns, closed, condition, name, bricks)
+
+
+def _whole_page(path: Path) -> bytes | None:
+    for _ in range(_TRIES):  # the writer may be in the middle of a beat
+        try:
+            page = path.read_bytes()
+        except OSError:
+            return None
+        if len(page) < _SIZE or page[:8] != _MAGIC:
+            return None
+        if _CHECK.unpack_from(page, _HEAD.size)[0] == crc32(page[: _HEAD.size]):
+            return page
+    return None

@@ -55,9 +55,7 @@ def main() -> None:
         optimizer.step()
         if update % 10 == 0 or update == args.updates - 1:
             reward = rewards.sum(0).mean().item()
-            print(
-                f"update {update:3d}  loss {loss.item():+.6f}  reward {reward:.2f} of {PATIENCE}", flush=True
-            )
+            print(f"update {update:3d}  loss {loss.item():+.6f}  reward {reward:.2f} of {PATIENCE}", flush=True)
 
 
 if __name__ == "__main__":

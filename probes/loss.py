@@ -19,10 +19,8 @@ from brickprof.capture.clock import now
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.sites import caller
-from brickprof.capture.surroundings import hands_off
+from brickprof.capture.surroundings import hands_off, host_hands_off
 
-_TOGETHER_NS = 80_000_000
-_MOST_KEPT = 256
 _START = 10
 
 
@@ -36,7 +34,7 @@ class LossProbe(Probe):
         self._seen = 0
         self._start = self._usual = 0.0
         self._alarming = math.inf
-        self._kept: list[tuple[int, int, float, int]] = []
+        session.keep_loss = self._keep
         self._scaled: tuple[weakref.ref[torch.Tensor], torch.Tensor, Any] | None = None
 
     def scaling(self, scaler: Any, loss: Any) -> None:
@@ -67,6 +65,22 @@ class LossProbe(Probe):
             session.readback.scalar(value, partial(self._write, fields, step, session.on.facts))
         self._scaled = None
 
+    def _keep(self, loss: torch.Tensor) -> bool:
+        """The loss of a step that nobody looks at: one unremarkable number on the host, kept and no more.
+
+        Short on purpose: in a step of milliseconds this code is in no cache, and each line of it costs.
+        """
+        if self._scaled is not None or not loss.is_cpu or loss.numel() != 1 or host_hands_off():
+            return False
+        value = loss.item()
+        if not -math.inf < value <= self._alarming:  # NaN compares false
+            return False
+        session = self.session
+        session.pulse.loss = value
+        self._zeroed = hub.zeroed
+        session.journal.loss(session.step, session.steps.backwards - 1, value, now())
+        return True
+
     def _unscaled(self, loss: torch.Tensor) -> tuple[torch.Tensor, float | None]:
         known = self._scaled
         if known is None or known[0]() is not loss:
@@ -87,7 +101,7 @@ class LossProbe(Probe):
         session = self.session
         session.pulse.loss = value
         if not math.isfinite(value):
-            self._tell()
+            session.journal.tell_losses()
             session.fact("loss", {"value": value, **fields}, step=step, always=True)
             session.anomaly("loss", {"value": value}, step=step)
             return
@@ -95,10 +109,10 @@ class LossProbe(Probe):
             session.anomaly("loss", {"value": value, "usual": self._usual}, step=step)
         self._learn(value)
         if told:
-            self._tell()
+            session.journal.tell_losses()
             session.fact("loss", {"value": value, **fields}, step=step, wanted=True)
         else:
-            self._keep(step, fields["micro"], value)
+            session.journal.loss(step, fields["micro"], value, now())
 
     def _learn(self, value: float) -> None:
         """What is alarming: a loss that leaves both its recent size and where it started far behind."""
@@ -108,20 +122,3 @@ class LossProbe(Probe):
         self._usual += (value - self._usual) / min(self._seen, _START)
         if self._seen >= _START:
             self._alarming = max(3 * self._start, 5 * self._usual, 1e-3)
-
-    def _keep(self, step: int, micro: int, value: float) -> None:
-        """A step whose facts are not written: its loss is, with those of its neighbours."""
-        stamp = now()
-        self._kept.append((step, micro, value, stamp))
-        if stamp - self._kept[0][3] > _TOGETHER_NS or len(self._kept) >= _MOST_KEPT:
-            self._tell()
-
-    def _tell(self) -> None:
-        if self._kept:
-            steps, micros, values, times = map(list, zip(*self._kept, strict=True))
-            self._kept.clear()
-            fields = {"steps": steps, "micros": micros, "values": values, "times": times}
-            self.session.fact("losses", fields, step=steps[-1], always=True)
-
-    def close(self) -> None:
-        self._tell()

@@ -50,9 +50,7 @@ def render(run: Run, diagnosis: Diagnosis, console: Console) -> None:
     if told["gradients"]:
         lines += [_title("Gradients by layer"), *_gradient_lines(told["gradients"])]
     if told["costs"]:
-        shares = [
-            f"{clean(probe)} {100 * share:.2f} %" for probe, share in list(told["costs"].items())[:_MOST]
-        ]
+        shares = [f"{clean(probe)} {100 * share:.2f} %" for probe, share in list(told["costs"].items())[:_MOST]]
         lines += _title("Cost of looking"), Text(f"  {' · '.join(shares)}")
     if told["damage"]:
         lines += [_title("Damage"), *(Text(f"  {clean(text)}") for text in told["damage"])]
@@ -149,9 +147,7 @@ def _number(value: float | None) -> str:
 
 def _brick_line(row: dict[str, Any]) -> Text:
     name = clean(row["brick"], limit=60) or clean(row["kind"])
-    return Text(f"  {row['mean_ms']:9.3f} ms  {row['phase']:<9}  {name}").append(
-        f"  x{row['count']:,}", "dim"
-    )
+    return Text(f"  {row['mean_ms']:9.3f} ms  {row['phase']:<9}  {name}").append(f"  x{row['count']:,}", "dim")
 
 
 def _gradient_lines(rows: list[dict[str, Any]]) -> list[Text]:

@@ -28,9 +28,7 @@ _MARKS = {
     Verdict.VACUOUS: ("○", "bold yellow"),
     Verdict.NOT_EVALUATED: ("○", "bold yellow"),
 }
-_ASCII = str.maketrans(
-    {"✓": "+", "✗": "x", "○": "o", "·": "-", "…": "...", "×": "x", "–": "-", "⏎": "\\n", "→": "->"}
-)
+_ASCII = str.maketrans({"✓": "+", "✗": "x", "○": "o", "·": "-", "…": "...", "×": "x", "–": "-", "⏎": "\\n", "→": "->"})
 _LABEL = 9
 _PLAIN, _DIM, _STRONG = "", "dim", "bold"
 _EVIDENCE_SHOWN = 3
@@ -127,9 +125,7 @@ def _headline(diagnosis: Diagnosis) -> str:
     if diagnosis.verdict is Verdict.FAIL and diagnosis.findings:
         return _broke(diagnosis.findings[0])
     if diagnosis.verdict is Verdict.FAIL:
-        return "; ".join(
-            clean(contract.why) for contract in diagnosis.contracts if contract.verdict == "FAIL"
-        )
+        return "; ".join(clean(contract.why) for contract in diagnosis.contracts if contract.verdict == "FAIL")
     counted = f"{steps:,} step{'s' * (steps != 1)}"
     if diagnosis.verdict is Verdict.PASS:
         return f"{counted}, nothing wrong" if not diagnosis.findings else counted

@@ -67,9 +67,7 @@ class Made:
                 Span(Brick(Kind.BLOCK, block, self.model), step, start, self.now(), phase, rank=self.rank)
             )
 
-    def step(
-        self, step: int, *, loss: float = 1.0, norm: float = 1.0, lr: float = 1e-3, **optimizer: Any
-    ) -> None:
+    def step(self, step: int, *, loss: float = 1.0, norm: float = 1.0, lr: float = 1e-3, **optimizer: Any) -> None:
         """A healthy step, told in full."""
         self.forward(step)
         self.event("loss", step, value=loss, micro=0, scale=None, dtype="float32", grad_fn="NllLossBackward0")

@@ -31,9 +31,7 @@ def test_importing_it_imports_nothing_heavy():
         "print(sorted({n.split('.')[0] for n in sys.modules} & "
         "{'torch', 'pandas', 'numpy', 'pyarrow', 'rich', 'typer', 'yaml', 'opentelemetry'}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
 
 
@@ -46,9 +44,7 @@ def test_reading_a_run_needs_no_torch(tmp_path):
         f"run = brickprof.load({str(folder)!r}); print(len(run.loss), brickprof.diagnose(run).verdict); "
         "print('torch' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == ["5", "PASS", "False"]
 
 

@@ -43,9 +43,7 @@ SCRIPTS = {
     "bad excepthook": "import sys\ndef hook(*a): raise OSError('in hook')\nsys.excepthook = hook\n1/0\n",
     "at exit": "import atexit\natexit.register(lambda: print('bye'))\nraise SystemExit(4)\n",
     "thread": (
-        "import threading, time\n"
-        "threading.Thread(target=lambda: (time.sleep(.1), print('late'))).start()\n"
-        "1/0\n"
+        "import threading, time\nthreading.Thread(target=lambda: (time.sleep(.1), print('late'))).start()\n1/0\n"
     ),
     "thread error": "import threading as t\nx = t.Thread(target=lambda: 1/0); x.start(); x.join()\n",
     "unraisable": "class A:\n    def __del__(self): 1/0\na = A()\ndel a\n",

@@ -115,9 +115,7 @@ def test_help_imports_nothing_heavy_and_takes_little_time():
     )
     best = 9.0
     for _ in range(5):
-        done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
         seconds, _, heavy = done.stdout.splitlines()[-1].partition(" ")
         assert heavy == "[]"
         best = min(best, float(seconds))

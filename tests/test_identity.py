@@ -45,9 +45,7 @@ def watched(level: str, out: Path, modes: tuple[str, ...], cwd: Path) -> dict[st
 @pytest.mark.parametrize(
     ("modes", "models"),
     [
-        pytest.param(
-            ONE_PROCESS, {"GPT", "Regressor", "Painter", "Critic", "Curve", "Follower", "Bag"}, id="one"
-        ),
+        pytest.param(ONE_PROCESS, {"GPT", "Regressor", "Painter", "Critic", "Curve", "Follower", "Bag"}, id="one"),
         pytest.param(("compiled1", "compiled2"), {"Residual"}, id="compiled"),
         pytest.param(("ddp",), {"GPT"}, id="ddp"),
     ],

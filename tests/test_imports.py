@@ -132,9 +132,7 @@ def loaded_after(statements: str) -> set[str]:
         f"atexit.register(lambda: print('\\n' + json.dumps([m for m in {HEAVY!r} if m in sys.modules])))\n"
         f"{statements}\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout.splitlines()[-1]))
 

@@ -107,9 +107,7 @@ def test_an_event_is_on_disk_when_the_call_returns(journal):
 
 
 hostile = st.text(st.characters(exclude_categories=[]), max_size=40)
-keys = st.one_of(
-    st.text(max_size=12), st.sampled_from(["seq", "t", "kind", "step", "crc", "$float", "$step", "$$t"])
-)
+keys = st.one_of(st.text(max_size=12), st.sampled_from(["seq", "t", "kind", "step", "crc", "$float", "$step", "$$t"]))
 values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), hostile),
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(keys, inner, max_size=4)),
@@ -414,9 +412,7 @@ def test_without_threads_a_journal_still_writes(tmp_path, monkeypatch):
 
 def test_a_flush_imports_no_pandas(tmp_path):
     code = LEAVE + "journal.flush(); print('pandas' in sys.modules, 'torch' in sys.modules)"
-    code = code.replace(
-        "from tests.test_journal import sample_row", f"sample_row = lambda step: {sample_row(1)}"
-    )
+    code = code.replace("from tests.test_journal import sample_row", f"sample_row = lambda step: {sample_row(1)}")
     done = run_child(code, tmp_path, 30)
     assert (done.stdout.split(), done.stderr) == (["False", "False"], "")
     assert read_table(tmp_path / SAMPLES, schema("samples"))[0].num_rows == 2000
@@ -457,9 +453,7 @@ def check_filled(folder, done, reason):
 
 
 def test_a_file_that_may_not_grow_stops_the_journal_only(tmp_path):
-    limit = (
-        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, {resource.RLIM_INFINITY}))\n"
-    )
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, {resource.RLIM_INFINITY}))\n"
     check_filled(tmp_path, run_child(limit + FILL, tmp_path), "file size limit reached")
 
 

@@ -95,9 +95,7 @@ def watched(tmp_path, code):
     return supervisor.Watch(wanted, settings, folder.claim(wanted, settings), live=False).until_the_end()
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"), [("import sys; sys.exit(77)", 77), ("import os; os.abort()", 134)]
-)
+@pytest.mark.parametrize(("code", "expected"), [("import sys; sys.exit(77)", 77), ("import os; os.abort()", 134)])
 def test_the_exit_code_is_the_scripts_own(tmp_path, code, expected):
     assert launching.run(["-c", code], tmp_path).returncode == expected
 
@@ -146,9 +144,7 @@ def test_an_exception_is_in_the_record(tmp_path):
 
 def test_output_is_passed_on_unchanged_when_piped(tmp_path):
     text = (
-        "import sys\n"
-        "sys.stdout.buffer.write(bytes(range(256)) * 300)\n"
-        "sys.stderr.buffer.write(b'\\x1b[31m\\r50%\\r')\n"
+        "import sys\nsys.stdout.buffer.write(bytes(range(256)) * 300)\nsys.stderr.buffer.write(b'\\x1b[31m\\r50%\\r')\n"
     )
     launching.script(tmp_path, text)
     done = launching.finished([*launching.COMMAND, "run", "t.py"], tmp_path, text=False)

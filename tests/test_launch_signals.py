@@ -201,9 +201,7 @@ def test_a_killed_supervisor_does_not_take_the_script_along(tmp_path, on_termina
     else:
         with (tmp_path / "log").open("w") as log:
             command = [*launching.COMMAND, "run", "t.py"]
-            process = subprocess.Popen(
-                command, cwd=tmp_path, env=launching.environment(), stdout=log, stderr=log
-            )
+            process = subprocess.Popen(command, cwd=tmp_path, env=launching.environment(), stdout=log, stderr=log)
             pid = launching.script_pid(tmp_path)
             time.sleep(0.3)
             process.kill()
@@ -268,4 +266,3 @@ def test_inbox_knows_the_sender_and_gives_the_mask_back():
     # In a process of its own: a test runner's other threads would take the signals.
     ran = subprocess.run([sys.executable, "-c", INBOX], capture_output=True, text=True, timeout=60, check=False)
     assert (ran.returncode, ran.stdout) == (0, "kept\n"), ran.stderr
-

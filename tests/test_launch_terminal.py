@@ -67,9 +67,7 @@ def test_colours_progress_bars_and_partial_lines_arrive_unchanged(tmp_path):
 
 def test_nothing_of_ours_stands_between_the_bytes_while_the_script_draws(tmp_path):
     text = BEATING + (
-        "for n in range(1, 12):\n"
-        "    step(n); print(f'\\r{n}/11 bar', end='', flush=True); time.sleep(0.1)\n"
-        "print()\n"
+        "for n in range(1, 12):\n    step(n); print(f'\\r{n}/11 bar', end='', flush=True); time.sleep(0.1)\nprint()\n"
     )
     launching.script(tmp_path, text)
     seen = spoken(launching.terminal(["t.py"], tmp_path))
@@ -88,9 +86,7 @@ def test_the_live_line(tmp_path):
 
 def test_the_live_line_stays_below_output_that_scrolls(tmp_path):
     text = BEATING + (
-        "step(1); time.sleep(0.6)\n"
-        "for n in range(2, 30):\n"
-        "    step(n); print('row', n, flush=True); time.sleep(0.03)\n"
+        "step(1); time.sleep(0.6)\nfor n in range(2, 30):\n    step(n); print('row', n, flush=True); time.sleep(0.03)\n"
     )
     launching.script(tmp_path, text)
     seen = spoken(launching.terminal(["t.py"], tmp_path))
@@ -166,9 +162,7 @@ def test_a_line_of_a_beat():
     nan = float("nan")
     beat = pulse.Beat(1, 0, 3, nan, nan, nan, nan, 0, 5, "recording", "idle", ())
     assert live.line(beat) == "step 3 · loss nan"
-    beat = replace(
-        beat, step=12345, loss=0.5, norm=float("inf"), lr=1e-3, overhead=0.0123, step_ns=12_300_000_000
-    )
+    beat = replace(beat, step=12345, loss=0.5, norm=float("inf"), lr=1e-3, overhead=0.0123, step_ns=12_300_000_000)
     assert live.line(beat) == "step 12,345 · loss 0.5 · |g| inf · lr 1.0e-03 · 12.3 s · brickprof +1.2 %"
 
 

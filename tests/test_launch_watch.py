@@ -149,8 +149,7 @@ def test_no_alarm(tmp_path, how):
     code = {
         "off": BEATING + "step(1); step(2); time.sleep(2.2)\n",
         "no training": "import time; time.sleep(2.2)",
-        "stopped by hand": BEATING
-        + "step(1); step(2)\nprint('ready', flush=True)\nos.kill(os.getpid(), 19)\n",
+        "stopped by hand": BEATING + "step(1); step(2)\nprint('ready', flush=True)\nos.kill(os.getpid(), 19)\n",
     }
     launching.script(tmp_path, code[how])
     process = launching.start(["--hang", "0" if how == "off" else "1", "t.py"], tmp_path)

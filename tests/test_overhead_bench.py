@@ -25,9 +25,7 @@ def run(script: str, *arguments: str, cwd: Path) -> str:
 @pytest.mark.slow
 def test_overhead_compares_a_watched_run_with_two_plain_ones(tmp_path):
     file = tmp_path / "bench.json"
-    printed = run(
-        "overhead.py", "--quick", "--levels", "standard", "--rounds", "2", "--json", str(file), cwd=tmp_path
-    )
+    printed = run("overhead.py", "--quick", "--levels", "standard", "--rounds", "2", "--json", str(file), cwd=tmp_path)
     (result,) = json.loads(file.read_text())["results"]
     assert result["case"] == "host-bound"
     assert result["rounds"] == 2

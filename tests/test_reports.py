@@ -41,13 +41,9 @@ class Written(io.StringIO):
         return self._encoding
 
 
-def shown(
-    diagnosis: Diagnosis, *, width: int = 100, encoding: str = "utf-8", is_terminal: bool = True
-) -> str:
+def shown(diagnosis: Diagnosis, *, width: int = 100, encoding: str = "utf-8", is_terminal: bool = True) -> str:
     stream = Written(encoding)
-    console = Console(
-        file=stream, width=width, force_terminal=is_terminal, color_system=None, legacy_windows=False
-    )
+    console = Console(file=stream, width=width, force_terminal=is_terminal, color_system=None, legacy_windows=False)
     terminal.render(diagnosis, console)
     return stream.getvalue()
 

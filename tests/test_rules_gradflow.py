@@ -18,9 +18,7 @@ def judge(made: Made) -> ContractResult:
     return rule.finish(None)
 
 
-def look(
-    made: Made, step: int, *, zero: tuple[str, ...] = (), none: tuple[str, ...] = (), **step_fields
-) -> None:
+def look(made: Made, step: int, *, zero: tuple[str, ...] = (), none: tuple[str, ...] = (), **step_fields) -> None:
     """A step in which all gradients were sampled; those in ``none`` have no gradient at all."""
     made.event("sampled", step, roles=["grad"], reason="cadence", tensors=len(made.numbers))
     for block in made.numbers:

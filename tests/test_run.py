@@ -36,9 +36,7 @@ def write_rank(folder, rank, *, model="GPT", steps=5):
     for step in range(steps):
         stamp = START + step * 10**9 + rank
         loss = math.nan if step == 4 else 1 / (step + 1)
-        journal.event(
-            "loss", step, {"value": loss, "micro": 0, "scale": 1.0, "site": "t.py:3", "training": True}
-        )
+        journal.event("loss", step, {"value": loss, "micro": 0, "scale": 1.0, "site": "t.py:3", "training": True})
         journal.event("optimizer", step, {"optimizer": 0, "lr": [0.1, 0.01], "count": step + 1})
         statistics = (3.5, 2.0, 0.0, 0.0, None, 2**62 + step, 1.0, HISTOGRAM if step else None)
         for role in (1, 2):
@@ -46,9 +44,7 @@ def write_rank(folder, rank, *, model="GPT", steps=5):
                 journal.sample((stamp, step, 0, block, tensor, role, 6, None, 0, *statistics))
         journal.sample((stamp, step, 0, block, 0, 4, 6, 0, 0, *[None] * 8))
         journal.span((10 * step + 1, 0, step_brick, 1, step, 0, stamp, stamp + 900, None, None, None))
-        journal.span(
-            (10 * step + 2, 10 * step + 1, block, 2, step, 1, stamp + 5, stamp + 50, 30, 7, '{"a": 1}')
-        )
+        journal.span((10 * step + 2, 10 * step + 1, block, 2, step, 1, stamp + 5, stamp + 50, 30, 7, '{"a": 1}'))
     journal.event("exit", steps, {"steps": steps, "costs": {"loss": 10**6, "grad": 10**7}, "overhead": 0.004})
     journal.close()
 
@@ -208,9 +204,7 @@ def test_records_come_in_order_of_time(run):
     assert times == sorted(times)
     assert len(records) == len(run.events) + len(run.samples) + len(run.spans)
     assert {record.rank for record in run.records(rank=1)} == {1}
-    span = next(
-        record for record in records if isinstance(record, Span) and record.id == 12 and record.rank == 1
-    )
+    span = next(record for record in records if isinstance(record, Span) and record.id == 12 and record.rank == 1)
     assert span.brick == Brick(Kind.BLOCK, "blocks.0.mlp", "GPT")
     assert span.coordinates == Coordinates(node=1, local_rank=1, microbatch=1)
     assert (span.attributes, span.device_ns) == ({"a": 1}, 30)
@@ -221,9 +215,7 @@ def test_records_come_in_order_of_time(run):
 MADE = [
     Event("loss", 0, {"value": math.inf}, seq=0, time_ns=START, rank=0),
     Event("loss", 1, {"value": 2.0}, seq=1, time_ns=START + 9, rank=1),
-    Sample(
-        Brick(Kind.BLOCK, "a", "M"), "a.w", "grad", 0, numel=3, l2=1.5, time_ns=START + 1, histogram=HISTOGRAM
-    ),
+    Sample(Brick(Kind.BLOCK, "a", "M"), "a.w", "grad", 0, numel=3, l2=1.5, time_ns=START + 1, histogram=HISTOGRAM),
     Sample(Brick(Kind.BLOCK, "a", "M"), "a.w", "weight", 1, checksum=-5, time_ns=START + 8, rank=1),
     Span(Brick(Kind.STEP, "step"), 0, START, START + 5, "step", id=4, attributes={"x": [1]}),
     Event("exited", 0, {"code": 1}, seq=0, time_ns=START + 20, rank=-1),

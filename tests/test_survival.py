@@ -167,17 +167,14 @@ def left(tmp_path_factory):
     log = ProcessLog(folder)
     journal = Journal(rank_folder(folder, 0))
     told = {
-        name: getattr(meta, name)
-        for name in ("run_id", "script", "argv", "started_ns", "level", "version", "host")
+        name: getattr(meta, name) for name in ("run_id", "script", "argv", "started_ns", "level", "version", "host")
     }
     journal.event("run", 0, told)
     brick = journal.brick(Brick(Kind.BLOCK, "b", "M"))
     tensors = [journal.tensor(name, {"model": "M", "brick": brick}) for name in "uvw"]
     for step in range(40):
         log.event("memory", step, {"rss": step * 1000, "nested": [{"x": step, "crc": "0badcafe"}]})
-        journal.event(
-            "loss", step, {"value": step / 3, "nested": {"x": step, "crc": "0badcafe"}, "nan": float("nan")}
-        )
+        journal.event("loss", step, {"value": step / 3, "nested": {"x": step, "crc": "0badcafe"}, "nan": float("nan")})
         for tensor in tensors:
             journal.sample(row(step, tensor, time.time_ns()))
         journal.span((step + 1, 0, brick, 2, step, 0, step, step + 5, None, None, json.dumps({"step": step})))

@@ -147,9 +147,7 @@ def test_a_brick_that_holds_many_steps_is_their_parent():
 @pytest.mark.parametrize("seed", range(20))
 def test_no_parent_dangles_whatever_is_lost(seed):
     draw = random.Random(seed)
-    rows = [
-        row for rank in (0, 1) for step in range(12) for row in one_step(step, rank) if draw.random() < 0.6
-    ]
+    rows = [row for rank in (0, 1) for step in range(12) for row in one_step(step, rank) if draw.random() < 0.6]
     spans = exported(rows)
     assert len(spans) == len(rows) + 1
     everyone = {span.context.span_id for span in spans}
@@ -244,9 +242,7 @@ def test_hostile_names_and_values_survive_the_encoder():
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
     brick = Brick(Kind.BLOCK, "a\ud800\x1b]0;x\x07" + "y" * 5000, "M")
-    rows = [
-        span(2**62, brick, "forward", 5, 1, attributes={"big": 2**70, "none": None, "list": [1, {"a": 2}]})
-    ]
+    rows = [span(2**62, brick, "forward", 5, 1, attributes={"big": 2**70, "none": None, "list": [1, {"a": 2}]})]
     found = exported(rows)
     [encoded] = [s for s in encode_spans(found).resource_spans[0].scope_spans[0].spans if s.name != "run"]
     assert len(encoded.name) < 500

@@ -82,9 +82,7 @@ def test_many_steps_in_one_poll_keep_their_parents(folder):
     live.poll()
     live.close()
     everyone = {span.context.span_id: span for span in exporter.get_finished_spans()}
-    above = Counter(
-        (span.name, everyone[span.parent.span_id].name) for span in everyone.values() if span.parent
-    )
+    above = Counter((span.name, everyone[span.parent.span_id].name) for span in everyone.values() if span.parent)
     assert above["blocks.0", "forward"] == above["forward", "step"] == above["step", "run"] == 60
 
 

@@ -14,7 +14,10 @@ Each way has a power-of-two stride: it is on at steps divisible by it, so that t
 step times are medians over a short window: one slow step (an evaluation, a checkpoint, a busy machine) moves
 nothing.
 
-The budget is a share of the step time. The first seconds that capture spends in all are credit: while it lasts,
+The budget is a share of the step time. What a step costs in which nothing is looked at comes off it first. Costs that
+nobody measures are noticed too: where the whole came out dearer than the budget, the ways get less from then on.
+
+The first seconds that capture spends in all are credit: while it lasts,
 the facts of every tiny step are written and it gets a small allowance besides its share, so that a toy run of two
 minutes is seen in full; a run of days never notices.
 """
@@ -39,6 +42,8 @@ _ALLOWANCE_NS = 150_000  # a step, at a budget of 1 %
 _TINY_STEP_NS = 5_000_000
 _CREDIT_NS = 3_000_000_000  # in all, at a budget of 1 %
 _ROW_WAYS = ("spans", "full")
+_RECKON_STEPS = 64
+_LEAST_EASE = 1 / 64
 
 
 @dataclass(slots=True)
@@ -67,21 +72,29 @@ class Cadence:
         self.overhead = 0.0
         self._costs: dict[str, deque[float]] = {way: deque(maxlen=_WINDOW) for way in WAYS}
         self._steps: deque[float] = deque(maxlen=4 * _WINDOW)
-        self._least = 1
-        """The shortest stride: strides are powers of two, so nothing is on between its multiples."""
+        self.least = 1
+        """The shortest stride: strides are powers of two, so nothing is on between its multiples, after the first steps."""
         self.typical_ns = 1e9
         """How long a step takes, as of the last adaptation."""
         self._spent_ns = 0.0
         self._wall_ns = 0.0
-        self._deep_until = -1
+        self._idle: deque[float] = deque(maxlen=_WINDOW)
+        """What steps cost in which nothing was looked at."""
+        self._ease = 1.0
+        """The part of the budget that the ways may plan with: less where the whole came out dearer than planned."""
+        self._reckoned: list[float] = [0.0, 0.0, 0]
+        """Time, cost and number of the steps since the last reckoning."""
+        self._passed: list[float] = [0.0, 0.0, 0]
+        """The same of steps in which nothing was looked at, since the last one that was."""
+        self.deep_until = -1
         self._floor = 1
         self._credit = _CREDIT_NS * budget / 0.01
 
     def begin(self, step: int) -> Switches:
         """The switches of ``step``."""
-        if step % self._least and step > self._deep_until and step >= _EARLIEST:
+        if step % self.least and step > self.deep_until and step >= _EARLIEST:
             return NOTHING
-        switches, deep = self.switches, step <= self._deep_until or self.level == "deep"
+        switches, deep = self.switches, step <= self.deep_until or self.level == "deep"
         for way in WAYS:
             allowed = deep or self.level != "light" or way in _LIGHT
             setattr(switches, way, allowed and (deep or step % self.stride[way] == 0 or self._early(step, way)))
@@ -98,11 +111,7 @@ class Cadence:
         return cost <= _NO_BURDEN * self.typical_ns or (self.typical_ns < _TINY_STEP_NS and self._credit > 0)
 
     def escalate(self, until: int) -> None:
-        self._deep_until = max(self._deep_until, until)
-
-    @property
-    def deep_until(self) -> int:
-        return self._deep_until
+        self.deep_until = max(self.deep_until, until)
 
     @property
     def step_ns(self) -> float:
@@ -119,21 +128,65 @@ class Cadence:
 
     def end(self, step: int, wall_ns: float, spent_ns: float) -> bool:
         """A step is over; True when a stride changed. ``wall_ns`` includes ``spent_ns``."""
-        if step < _FIRST_STEPS or step <= self._deep_until:
+        if step < _FIRST_STEPS or step <= self.deep_until:
             return False
+        self._take_passed()
         plain = max(wall_ns - spent_ns, 1.0)
         self._steps.append(plain)
         self._wall_ns = 0.99 * self._wall_ns + plain
         self._spent_ns = 0.99 * self._spent_ns + spent_ns
         self.overhead = self._spent_ns / self._wall_ns
         self._credit -= max(spent_ns - self.budget * plain, 0.0)
+        self._reckon(step, plain, spent_ns)
         if self.level == "deep" or (step != _FIRST_STEPS and step % _ADAPT_EVERY):
             return False
         return self._adapt()
 
+    @property
+    def idle_ns(self) -> float:
+        """What a step costs in which nothing is looked at."""
+        return median(self._idle) if self._idle else 0.0
+
+    def idled(self, wall_ns: float, spent_ns: float) -> None:
+        """A step passed in which nothing was looked at. Counted in two sums: even a median would be dear here."""
+        passed = self._passed
+        passed[0] += wall_ns - spent_ns
+        passed[1] += spent_ns
+        passed[2] += 1
+
+    def _take_passed(self) -> None:
+        """Steps in which nothing was looked at, since the last one that was."""
+        wall, spent, count = self._passed
+        if not count:
+            return
+        self._passed = [0.0, 0.0, 0]
+        self._steps.append(wall / count)
+        self._idle.append(spent / count)
+        fade = 0.99**count
+        self._wall_ns = fade * self._wall_ns + wall
+        self._spent_ns = fade * self._spent_ns + spent
+        self._credit -= max(spent - self.budget * wall, 0.0)
+        self._reckoned = [self._reckoned[0] + wall, self._reckoned[1] + spent, self._reckoned[2] + count]
+
+    def _reckon(self, step: int, plain: float, spent: float) -> None:
+        """Compares what was spent with what was planned, over a stretch of steps that is long enough to tell."""
+        if step < _EARLIEST:
+            return
+        walls, costs, count = self._reckoned
+        self._reckoned = [walls + plain, costs + spent, count + 1]
+        if count + 1 < _RECKON_STEPS:
+            return
+        self._reckoned = [0.0, 0.0, 0]
+        share = (costs + spent) / (walls + plain)
+        spared = self._credit > 0 and self.typical_ns < _TINY_STEP_NS
+        if share > self.budget and not spared:
+            self._ease = max(self._ease * max(self.budget / share, 0.5), _LEAST_EASE)
+        elif share < 0.7 * self.budget:
+            self._ease = min(self._ease * 1.25, 1.0)
+
     def _adapt(self) -> bool:
         self.typical_ns = self.step_ns
-        whole = self.budget * self.typical_ns
+        whole = max(self.budget * self.typical_ns - self.idle_ns, 0.1 * self.budget * self.typical_ns) * self._ease
         if self._credit > 0 and self.typical_ns < _TINY_STEP_NS:
             whole += _ALLOWANCE_NS * self.budget / 0.01
         left, before = whole, dict(self.stride)
@@ -151,7 +204,7 @@ class Cadence:
             if stride > self.stride[way] or stride * 4 <= self.stride[way] or stride == 1:
                 self.stride[way] = stride
             left = max(left - cost / self.stride[way], 0.05 * whole)
-        self._least = min(stride for way, stride in self.stride.items() if self.level != "light" or way in _LIGHT)
+        self.least = min(stride for way, stride in self.stride.items() if self.level != "light" or way in _LIGHT)
         return self.stride != before
 
 

@@ -70,13 +70,34 @@ def training() -> None:
 
 def send(signal: str, *args: Any) -> None:
     """Calls ``signal`` on every session; nothing ever comes back out of here."""
-    for session in sessions:
+    for session in tuple(sessions):
         start = _counter()
         try:
             getattr(session, signal)(*args)
         except Exception as error:
-            session.failed("session", error)
+            _failed(session, error)
         session.pay(_counter() - start)
+
+
+def pass_backward(losses: list[Any], upstream: Any) -> Session | None:
+    """A backward in a step that nobody looks at: the session, if that is all it had to know."""
+    if len(sessions) != 1:
+        return None
+    session = sessions[0]
+    try:
+        return session if session.pass_backward(losses, upstream) else None
+    except Exception as error:
+        _failed(session, error)
+        return None
+
+
+def _failed(session: Session, error: Exception) -> None:
+    """A session that cannot go on lets go: one that is stuck in a step would look at it for ever."""
+    session.failed("session", error)
+    if session.is_off("session"):
+        remove(session)
+        with contextlib.suppress(Exception):
+            session.close()
 
 
 def listen() -> None:

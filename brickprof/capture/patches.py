@@ -77,6 +77,12 @@ def _patch_autograd() -> None:
             losses = _losses(args, kwargs)
             upstream = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
             hub.training()
+            session = None if hub.listening else hub.pass_backward(losses, upstream)
+            if session is not None:
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    session.backward_depth = 0
             hub.send("backward_begin", losses, upstream)
             ok = False
             try:
@@ -142,7 +148,8 @@ def _patch_optimizers() -> None:
 
 
 def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
-    if not _compiling():
+    # Where nobody looks, the end says enough. An optimizer that computes gradients itself is another matter.
+    if not _compiling() and (hub.listening or len(_args) > 1 or _kwargs):
         hub.send("optimizer_begin", stepping)
 
 

@@ -71,7 +71,6 @@ class Probe:
         """Sent in steps that are looked at; ``hub.scheduled`` counts all of them."""
 
 
-
 ALWAYS = frozenset({"models_found", "close", "compiling", "optimizer_built", "scaler_step"})
 """Signals that are sent in every step: rare, or too important to miss."""
 

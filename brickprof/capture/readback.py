@@ -30,6 +30,8 @@ class Readback:
         self._current: torch.Tensor | None = None
         self._stream: Any = None
         self.dropped = 0
+        self.used = False
+        """Whether any number ever came from a device."""
 
     def read(self, tensor: torch.Tensor, done: Done) -> None:
         """Hands ``tensor``'s values to ``done`` on the host, now or later."""
@@ -40,6 +42,7 @@ class Readback:
         if tensor.device.type != "cuda" or len(self._waiting) >= _LONGEST:
             self.dropped += 1
             return
+        self.used = True
         flat = tensor.reshape(-1)
         buffer = self._buffer(flat.numel(), flat.dtype)
         target = buffer[: flat.numel()]
@@ -57,6 +60,7 @@ class Readback:
         if value.device.type == "cpu":
             done(value.item())
         elif value.device.type == "cuda" and len(self._scalars) < _SLOTS and self._stream_of(value):
+            self.used = True
             # Copied now, in the order of the stream: what the user writes into it later does not show.
             self._page()[len(self._scalars)].copy_(value.reshape(()), non_blocking=True)
             self._scalars.append(done)

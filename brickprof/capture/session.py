@@ -37,9 +37,14 @@ from brickprof.settings import Settings
 
 _LONG_ACCUMULATION = 8
 _BRISK_NS = 50_000_000
-"""Steps shorter than this are brisk: their facts are written when they end, and only sampled ones are traced."""
+"""Steps shorter than this are brisk: only sampled ones are traced."""
+_PUBLISH_NS = 100_000_000
 _RESCAN_STEPS = (1, 2, 10, 100, 1000)
 _counter = time.perf_counter_ns
+
+
+def _unwilling(_loss: torch.Tensor) -> bool:
+    return False
 
 
 def _nobody() -> None:
@@ -67,6 +72,8 @@ class Session:
         """Whether steps begin with a batch: then nothing else has to watch for their beginning."""
         self.tracing = True
         """Whether bricks are opened and closed in this step: the sampled ones, and all that last."""
+        self.keep_loss: Callable[[torch.Tensor], bool] = _unwilling
+        """How the loss of a step that nobody looks at is kept; False when it deserves a look."""
         self.dispatch = Dispatch(self.fact)
         self.readback = Readback(self.spend)
         self.book = Book(self.journal)
@@ -74,7 +81,7 @@ class Session:
         self.thread = threading.get_ident()
         self.step = 0
         self.in_backward = False
-        self._backward_depth = 0
+        self.backward_depth = 0
         self.in_optimizer = False
         self.recomputes = 0
         self.updates: dict[int, int] = {}
@@ -84,8 +91,7 @@ class Session:
         self._total_spent = 0
         self._ways: dict[str, int] = {}
         self._step_started = _counter()
-        self._facts: list[tuple[str, int, dict[str, Any], int]] = []
-        self._brisk = False
+        self._publish_at = 0
         self._manual_state: tuple[Any, ...] = ()
         self._escalations: dict[bool, tuple[int, int]] = {}
         """By whether something was not finite: how often deep capture was switched on, and when it next may be."""
@@ -108,23 +114,12 @@ class Session:
         always: bool = False,
         wanted: bool | None = None,
     ) -> None:
-        """Writes an event: at once if ``always``, else with the step's other facts if those are wanted.
+        """Writes an event, at once, if it is one for ``always`` or the facts of this step are wanted.
 
         ``wanted`` says so for a fact whose number comes home from a device in a later step than its own.
         """
-        if always:
-            self._write_facts()
+        if always or (self.on.facts if wanted is None else wanted):
             self.journal.event(kind, self.step if step is None else step, fields)
-        elif self.on.facts if wanted is None else wanted:
-            self._facts.append((kind, self.step if step is None else step, fields, now()))
-            if not self._brisk:
-                self._write_facts()
-
-    def _write_facts(self) -> None:
-        """Brisk steps write their facts together: one call that is warm instead of several that are cold."""
-        if self._facts:
-            facts, self._facts = self._facts, []
-            self.journal.events(facts)
 
     def note(self, text: str) -> None:
         """Says something once."""
@@ -175,9 +170,11 @@ class Session:
     # -- signals that move the step
 
     def fetch_begin(self, loader: Any) -> None:
-        if self.steps.fetched():
+        if self.steps.updated:
             self.by_fetch = True
-            self._turn()
+            if self.looking or not self._pass_on():
+                self.steps.fetched()
+                self._turn()
         if self.looking:
             self.emit("fetch_begin", loader)
 
@@ -195,8 +192,8 @@ class Session:
             self._turn()
 
     def backward_begin(self, losses: Sequence[torch.Tensor], upstream: Any) -> None:
-        self._backward_depth += 1
-        if self._backward_depth > 1:
+        self.backward_depth += 1
+        if self.backward_depth > 1:
             return  # reentrant checkpointing runs a backward inside a backward: it is part of the outer one
         if self._manual_update_seen():
             self._turn()
@@ -210,9 +207,25 @@ class Session:
             self._guarded("models", self.census.want_leaves, losses)
         self.emit("backward_begin", losses, upstream)
 
+    def pass_backward(self, losses: Sequence[torch.Tensor], upstream: Any) -> bool:
+        """A backward in a step that nobody looks at; False when there is more to it than one loss."""
+        start = _counter()
+        steps = self.steps
+        if upstream is not None or len(losses) != 1 or self.backward_depth or self.census.due or not steps.plain:
+            return False
+        steps.backwards += 1
+        if not self.keep_loss(losses[0]):
+            steps.backwards -= 1
+            return False
+        steps.total_backwards += 1
+        self._trained = self.step + 1
+        self.backward_depth = 1
+        self._spent += _counter() - start
+        return True
+
     def backward_end(self, losses: Sequence[torch.Tensor], ok: bool) -> None:
-        self._backward_depth = max(self._backward_depth - 1, 0)
-        if self._backward_depth:
+        self.backward_depth = max(self.backward_depth - 1, 0)
+        if self.backward_depth:
             return
         self.in_backward = False
         if self.looking:
@@ -236,6 +249,8 @@ class Session:
     def optimizer_end(self, optimizer: Any) -> None:
         self.in_optimizer = False
         number = self.book.optimizer(optimizer)
+        if not self.looking and self.steps.optimizer_begins(number):
+            self._turn(backwards=self.steps.backwards)
         self.updates[number] = self.updates.get(number, 0) + 1
         if self.looking:
             self.emit("optimizer_end", optimizer)
@@ -261,10 +276,29 @@ class Session:
         self._leave(wall)
         self.steps.backwards = backwards
         self._enter(self.steps.number)
-        self._publish(wall)
+        self._publish(wall, stamp)
         if self.looking or was_looking:
             self.emit("step_begin", self.step)
             self.turned()
+
+    def _pass_on(self) -> bool:
+        """From a step that nobody looks at to the next such step: the least that has to be done."""
+        cadence, steps = self.cadence, self.steps
+        following = steps.number + 1
+        if not following % cadence.least or following <= cadence.deep_until or not following % 100:
+            return False
+        if self.readback.used:
+            return False
+        stamp = _counter()
+        wall, self._step_started = stamp - self._step_started, stamp
+        spent, self._spent = self._spent, 0
+        self._total_spent += spent
+        cadence.idled(wall, spent)
+        steps.advance()
+        self.step = self.trace.step = steps.number
+        if stamp >= self._publish_at:
+            self._publish(wall, stamp)
+        return True
 
     def _leave(self, wall: int) -> None:
         spent, self._spent = self._spent, 0
@@ -272,13 +306,12 @@ class Session:
         if self.looking:
             self.emit("step_end", self.step)
             self._write_step_span(wall)
-            if self._ways or self.on.facts:
-                self._learn_costs(spent)
+            self._learn_costs(spent)
         if self.readback.busy:
             self._read_back()
-        if self._facts:
-            self._write_facts()
-        if self.cadence.end(self.step, wall, spent):
+        if not self.looking:
+            self.cadence.idled(wall, spent)
+        elif self.cadence.end(self.step, wall, spent):
             self._report_cadence("budget")
 
     def _enter(self, step: int) -> None:
@@ -293,14 +326,18 @@ class Session:
             self.dispatch.begin(on)
             return
         self.hooks = on.blocks or on.spans or on.full
-        self._brisk = self.cadence.typical_ns < _BRISK_NS and not on.deep
-        self.tracing = on.spans or on.full or not self._brisk
+        brisk = self.cadence.typical_ns < _BRISK_NS and not on.deep
+        self.tracing = on.spans or on.full or not brisk
         self.dispatch.begin(on)
         self.trace.step_id = self.trace.new_id() if self.tracing else 0
         if self.tracing:
             self.trace.reset()
 
-    def _publish(self, wall: int) -> None:
+    def _publish(self, wall: int, stamp: int) -> None:
+        """Tells the supervisor, at once of a step that is looked at, else a few times a second."""
+        if not self.looking and stamp < self._publish_at:
+            return
+        self._publish_at = stamp + _PUBLISH_NS
         pulse = self.pulse
         pulse.step, pulse.step_ns, pulse.overhead = self.step, wall, self.cadence.overhead
         if not self.journal.alive:
@@ -318,10 +355,15 @@ class Session:
         ways, self._ways = self._ways, {}
         if self.on.deep or not self.step:
             return
+        # What no way was charged with (signals, hooks, events) belongs to the one that the step was looked at for.
+        rest = max(spent - sum(ways.values()) - self.cadence.idle_ns, 0.0)
+        on = self.on
+        owner = (
+            "facts" if on.facts else "spans" if on.spans else "blocks" if on.blocks else "guard" if on.guard else "full"
+        )
+        ways[owner] = ways.get(owner, 0) + int(rest)
         for way, ns in ways.items():
             self.cadence.measured(way, ns)
-        if self.on.facts:
-            self.cadence.measured("facts", max(spent - sum(ways.values()), 0))  # all that is left: the events
 
     def _write_step_span(self, wall: int) -> None:
         if self.tracing:

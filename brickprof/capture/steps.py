@@ -51,7 +51,7 @@ class StepClock:
 
     def optimizer_begins(self, optimizer: int) -> bool:
         """An optimizer is about to step. True when that starts a new step."""
-        return self._advance() if self._due or optimizer in self._stepped else False
+        return self.advance() if self._due or optimizer in self._stepped else False
 
     def optimizer_stepped(self, optimizer: int) -> None:
         self.updates_by_optimizer = True
@@ -62,16 +62,26 @@ class StepClock:
         expected = self._known if self._expected is None else self._expected
         self._due = self._stepped >= expected
 
+    @property
+    def updated(self) -> bool:
+        """Whether an optimizer stepped since the step began: a batch that is fetched now is the next step's."""
+        return self._due or bool(self._stepped)
+
+    @property
+    def plain(self) -> bool:
+        """Whether a backward now is one more of this step, in a training whose updates an optimizer makes."""
+        return self.updates_by_optimizer and self.backwards < 8 and not self._due and not self._updated
+
     def activity(self) -> bool:
         """A forward, a zero_grad or an evaluation begins. True when that starts a new step."""
-        return self._advance() if self._due else False
+        return self.advance() if self._due else False
 
     def fetched(self) -> bool:
         """A batch is asked for: after any update, that is the next step."""
-        return self._advance() if self._due or self._stepped else False
+        return self.advance() if self._due or self._stepped else False
 
     def backward_begins(self) -> bool:
-        started = self._advance() if self._due or self._updated else False
+        started = self.advance() if self._due or self._updated else False
         self.backwards += 1
         self.total_backwards += 1
         return started
@@ -83,9 +93,9 @@ class StepClock:
 
     def manual_turn(self) -> bool:
         """Without an optimizer: a forward after the weights changed is the next step."""
-        return self._advance() if self._updated else False
+        return self.advance() if self._updated else False
 
-    def _advance(self) -> bool:
+    def advance(self) -> bool:
         if self._stepped:
             self._expected = set(self._stepped)
         elif self._updated:

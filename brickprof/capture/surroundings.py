@@ -18,9 +18,9 @@ _capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
 
 
 def hands_off() -> bool:
-    return bool(
-        _dispatch_modes()
-        or _functorch_level() is not None
-        or _tracing() is not None
-        or (_cuda_ready() and _capturing())
-    )
+    return host_hands_off() or bool(_cuda_ready() and _capturing())
+
+
+def host_hands_off() -> bool:
+    """The same for an operation on a host tensor, which no graph of a device would capture."""
+    return bool(_dispatch_modes() or _functorch_level() is not None or _tracing() is not None)

@@ -135,9 +135,7 @@ def _gpu(told: dict[str, Any]) -> Check:
     driver = _driver()
     reason = "torch was built without CUDA" if told.get("cuda") is None else "torch sees no device"
     seen = f"{driver.lstrip('; ')} is there, but {reason}" if driver else "there is none"
-    return Check(
-        "gpu", "missing", f"no GPU is used ({seen}): device times and device memory are not captured"
-    )
+    return Check("gpu", "missing", f"no GPU is used ({seen}): device times and device memory are not captured")
 
 
 def _driver() -> str:
@@ -181,9 +179,7 @@ def _disk() -> Check:
     out = Path(settings.load().out)
     home = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     if not os.access(home, os.W_OK):
-        return Check(
-            "disk", "broken", f"{home} cannot be written: runs have nowhere to go (-o names another folder)"
-        )
+        return Check("disk", "broken", f"{home} cannot be written: runs have nowhere to go (-o names another folder)")
     status = os.statvfs(home)
     free = status.f_bavail * status.f_frsize
     state = "ok" if free > _ENOUGH_BYTES else "missing"
@@ -217,7 +213,5 @@ def _show(checks: list[Check]) -> None:
     marks = {"ok": ("✓", "green"), "missing": ("·", "yellow"), "broken": ("✗", "red")}
     for check in checks:
         mark, style = marks[check.state]
-        line = (
-            Text(f"{mark} ", style).append(f"{check.name:<10}  ", "dim").append(clean(check.says, limit=600))
-        )
+        line = Text(f"{mark} ", style).append(f"{check.name:<10}  ", "dim").append(clean(check.says, limit=600))
         console.print(fit(line, console.encoding), soft_wrap=True)

@@ -26,9 +26,7 @@ def export(
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet, csv or otlp.")] = "parquet",
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", metavar="PATH", help="Where to: a folder; for otlp a file of JSON lines."
-        ),
+        typer.Option("--out", "-o", metavar="PATH", help="Where to: a folder; for otlp a file of JSON lines."),
     ] = None,
     endpoint: Annotated[
         str | None, typer.Option("--endpoint", metavar="URL", help="For otlp: the endpoint to send to.")

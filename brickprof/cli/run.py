@@ -59,20 +59,14 @@ def run(
         list[str] | None,
         typer.Argument(metavar="TARGET ARGS...", help="A script, and its arguments, left untouched."),
     ] = None,
-    module: Annotated[
-        str | None, typer.Option("-m", metavar="MODULE", help="Run a module, like python -m.")
-    ] = None,
+    module: Annotated[str | None, typer.Option("-m", metavar="MODULE", help="Run a module, like python -m.")] = None,
     code: Annotated[str | None, typer.Option("-c", metavar="CODE", help="Run code, like python -c.")] = None,
     out: Annotated[
         str | None,
         typer.Option("--out", "-o", metavar="DIR", help="The folder that will hold the run's own folder."),
     ] = None,
-    name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="The run's name, instead of the script's.")
-    ] = "",
-    level: Annotated[
-        str | None, typer.Option("--level", metavar="LEVEL", help="light, standard or deep.")
-    ] = None,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The run's name, instead of the script's.")] = "",
+    level: Annotated[str | None, typer.Option("--level", metavar="LEVEL", help="light, standard or deep.")] = None,
     overhead: Annotated[
         str | None, typer.Option(metavar="SHARE", help="The share of time that capture may take, such as 1%.")
     ] = None,
@@ -88,9 +82,7 @@ def run(
         str,
         typer.Option(metavar="WHEN", help="error, warning or never: exit 1 when the run has such a finding."),
     ] = "never",
-    no_live: Annotated[
-        bool, typer.Option("--no-live", help="No live line; output goes straight through.")
-    ] = False,
+    no_live: Annotated[bool, typer.Option("--no-live", help="No live line; output goes straight through.")] = False,
 ) -> None:
     """Run a script, record what happens in it, and say where and why it broke.
 

@@ -50,9 +50,7 @@ def show(
         return
     found = opened.find(identity)
     if not found:
-        raise UnreadableInput(
-            f"Nothing in this run is called {clean(identity)}.", "Without an id: an overview."
-        )
+        raise UnreadableInput(f"Nothing in this run is called {clean(identity)}.", "Without an id: an overview.")
     if as_json:
         print(json.dumps(records.facts(found), indent=2, default=str))
     else:

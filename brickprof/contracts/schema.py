@@ -198,6 +198,4 @@ def _number(value: Any, path: tuple[str | int, ...], place: Place) -> float:
 
 
 def _kind(value: Any) -> str:
-    return {dict: "a mapping", list: "a list", str: "empty text", type(None): "nothing"}.get(
-        type(value), repr(value)
-    )
+    return {dict: "a mapping", list: "a list", str: "empty text", type(None): "nothing"}.get(type(value), repr(value))

@@ -29,8 +29,32 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Because:
+    """One question and its answer, with the records that show it."""
+
+    question: str
+    finding: str
+    brick: str = ""
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """A rival cause that the evidence speaks against."""
+
+    root_cause: str
+    because: str
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Violation:
-    """One incident in which a contract was broken, with the records that show it."""
+    """One incident in which a contract was broken, with the records that show it.
+
+    A symptom (the loss is NaN, nothing is learnt) leaves ``cause`` empty: diagnosis weighs what may lie behind it. A
+    mechanism (clipping never ran, the betas are not the declared ones) is a cause itself: it names it, says how
+    certain it is, and which symptoms it ``explains``, so that one incident stays one finding.
+    """
 
     contract: str
     what: str
@@ -44,6 +68,23 @@ class Violation:
     rank: int = 0
     evidence: tuple[str, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
+    cause: str = ""
+    """The root cause (an id of the catalogue) where the violation is a mechanism."""
+    certainty: float = 0.9
+    """Of the mechanism: how often a violation like this one is the cause it names."""
+    explains: frozenset[str] = frozenset()
+    """What else (``what`` of other violations) follows from this one if it starts no earlier."""
+    whys: tuple[Because, ...] = ()
+    """Of the mechanism: the questions after the symptom, the root cause last."""
+    excluded: tuple[Excluded, ...] = ()
+    action: str = ""
+    experiment: str = ""
+    static: bool = False
+    """Whether it was so from the beginning: a setting, a wiring; not something that came about."""
+
+    @property
+    def mechanism(self) -> bool:
+        return bool(self.cause)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,11 @@ class Hypothesis:
     def lacks(self, what: str) -> None:
         self.missing.append(what)
 
+    @staticmethod
+    def weight_of(certainty: float) -> float:
+        """The weight that, alone, gives this confidence."""
+        return _DOUBT * certainty / (1 - min(certainty, 0.99))
+
     @property
     def confidence(self) -> float:
         support = sum(fact.weight for fact in self.support)

@@ -77,6 +77,8 @@ class Finding:
     ruled_out: tuple[RuledOut, ...] = ()
     action: str = ""
     next_experiment: str = ""
+    follows: tuple[str, ...] = ()
+    """What else was seen that follows from this."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -87,7 +89,7 @@ class Finding:
             "coordinates": dict(self.coordinates), "symptom": self.symptom,
             "whys": [why.to_dict() for why in self.whys],
             "ruled_out": [out.to_dict() for out in self.ruled_out],
-            "action": self.action, "next_experiment": self.next_experiment,
+            "action": self.action, "next_experiment": self.next_experiment, "follows": list(self.follows),
         }  # fmt: skip
 
     @classmethod
@@ -100,6 +102,7 @@ class Finding:
                 "severity": Severity(fields["severity"]),
                 "whys": tuple(Why.from_dict(why) for why in fields.get("whys", ())),
                 "ruled_out": tuple(RuledOut.from_dict(out) for out in fields.get("ruled_out", ())),
+                "follows": tuple(str(what) for what in fields.get("follows", ())),
             }
         )
 

@@ -109,9 +109,7 @@ class Timeline:
     def _on_run(self, event: Event) -> None:
         where = event.fields.get("coordinates")
         if isinstance(where, dict):
-            self.coordinates[event.rank] = {
-                str(name): value for name, value in where.items() if isinstance(value, int)
-            }
+            self.coordinates[event.rank] = {str(name): value for name, value in where.items() if isinstance(value, int)}
 
     def _on_tensor(self, event: Event) -> None:
         self.dtypes.add(str(event.fields.get("dtype", "")))
@@ -195,9 +193,7 @@ class Timeline:
             known.last = point
         elif len(self.grads) < _MOST_TENSORS:
             brick = self.names.tensor(sample.rank, sample.tensor).brick
-            self.grads[sample.rank, sample.tensor] = Level(
-                point, point, brick if brick.path else sample.brick
-            )
+            self.grads[sample.rank, sample.tensor] = Level(point, point, brick if brick.path else sample.brick)
 
     def _output(self, sample: Sample, finite: bool) -> None:
         if finite and sample.absmax is not None and math.isfinite(sample.absmax):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from brickprof.contracts.verdicts import Violation
 from brickprof.diagnosis.hypotheses import Hypothesis
+from brickprof.diagnosis.incidents import Incident
 from brickprof.diagnosis.model import Why
 from brickprof.diagnosis.timeline import Timeline
 from brickprof.rules import wording
@@ -16,17 +17,27 @@ from brickprof.rules.causality import Anomaly, Stage, key
 MOST = 5
 
 
-def chain(violation: Violation, cause: Hypothesis | None, timeline: Timeline) -> tuple[Why, ...]:
-    ending = list(cause.whys[-2:]) if cause is not None else []
-    missing = _missing(cause)
-    if missing is not None:
-        ending.append(missing)
-    steps = _steps(violation, timeline) if violation.what == "nonfinite" else [_seen(violation)]
+def chain(incident: Incident, cause: Hypothesis | None, timeline: Timeline) -> tuple[Why, ...]:
+    lead, seen = incident.lead, incident.seen
+    if lead.mechanism:
+        ending = [] if seen is lead else [_behind(lead, seen)]
+        ending += list(cause.whys) if cause is not None else []
+    else:
+        ending = list(cause.whys[-2:]) if cause is not None else []
+        ending += [missing] if (missing := _missing(cause)) is not None else []
+    ending = ending[: MOST - 1]
+    steps = _steps(seen, timeline) if seen.what == "nonfinite" else [_seen(seen)]
     return (*steps[: MOST - len(ending)], *ending)[:MOST]
 
 
+def _behind(lead: Violation, seen: Violation) -> Why:
+    """From what was seen to the mechanism."""
+    question = lead.details.get("asked") or "What lies behind it?"
+    return Why(question, wording.sentence(lead.symptom), lead.brick, lead.evidence)
+
+
 def _seen(violation: Violation) -> Why:
-    question = "What was seen?"
+    question = violation.details.get("question") or "What was seen?"
     if violation.what == "no-gradient":
         question = f"Why does {violation.details['tensor']} not learn?"
     elif violation.what in ("killed", "crashed-by-signal", "crashed", "out-of-memory"):

@@ -5,7 +5,7 @@ that are whole up to that moment, and readers that take whatever a crash, a full
 
     Journal(rank_folder)      the writer of a rank            ProcessLog(run_folder)   of process.jsonl
     read_events, read_table   everything, with recovery       Tail(run_folder)         what is new
-    write_meta, read_meta     who and when
+    write_meta, read_meta     who and when                    Slate(rank_folder)       losses of brisk steps
 """
 
 from brickprof.journal.damage import Damage
@@ -16,6 +16,7 @@ from brickprof.journal.layout import (
     PROCESS,
     PROCESS_RANK,
     SAMPLES,
+    SLATE,
     SPANS,
     rank_folder,
     rank_folders,
@@ -23,6 +24,7 @@ from brickprof.journal.layout import (
 from brickprof.journal.lines import decode_fields, encode_fields, read_events
 from brickprof.journal.meta import read_meta, write_meta
 from brickprof.journal.process import ProcessLog
+from brickprof.journal.slate import Slate, read_slate
 from brickprof.journal.tail import Tail
 from brickprof.journal.writer import Journal
 
@@ -32,10 +34,12 @@ __all__ = [
     "PROCESS",
     "PROCESS_RANK",
     "SAMPLES",
+    "SLATE",
     "SPANS",
     "Damage",
     "Journal",
     "ProcessLog",
+    "Slate",
     "Tail",
     "decode_fields",
     "encode_fields",
@@ -43,6 +47,7 @@ __all__ = [
     "rank_folders",
     "read_events",
     "read_meta",
+    "read_slate",
     "read_table",
     "schema",
     "write_meta",

@@ -48,13 +48,6 @@ class EventFile:
         self.size += len(line)
         return seq
 
-    def append_all(self, batch: Sequence[tuple[str, int, dict[str, Any], int]]) -> None:
-        text = b"".join(
-            lines.encode(next(self._seqs), stamp, kind, step, fields) for kind, step, fields, stamp in batch
-        )
-        write_all(self.descriptor, text)
-        self.size += len(text)
-
     def adopt(self, descriptor: int) -> None:
         """Goes on in the file that took this one's place."""
         old, self.descriptor = self.descriptor, descriptor

@@ -10,6 +10,7 @@ PROCESS = "process.jsonl"
 EVENTS = "events.jsonl"
 SAMPLES = "samples.arrow"
 SPANS = "spans.arrow"
+SLATE = "slate.bin"
 
 _RANK = re.compile(r"rank(\d{1,9})(?:-r(\d{1,4}))?")
 PROCESS_RANK = -1

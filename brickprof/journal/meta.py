@@ -35,9 +35,7 @@ def write_meta(folder: Path, meta: RunMeta) -> None:
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise OutputError(
-            f"{path} cannot be written: {error.strerror}.", "Choose another folder with -o."
-        ) from None
+        raise OutputError(f"{path} cannot be written: {error.strerror}.", "Choose another folder with -o.") from None
 
 
 def read_meta(folder: Path) -> tuple[RunMeta, Damage]:

@@ -1,9 +1,11 @@
 """The writer of one rank: events at once, spans and samples a few times a second.
 
 Enters: events (dicts), spans and samples (tuples in column order). Leaves: ``events.jsonl``, ``spans.arrow``
-and ``samples.arrow`` of a rank's folder, whole up to the moment the process dies.
+and ``samples.arrow`` of a rank's folder, whole up to the moment the process dies; losses of very short steps
+lie on the slate (a file mapping) until they are written together.
 
                        event() ── encode ── os.write ──────────────────> events.jsonl
+                       loss()  ── store ── slate.bin ─ 400 ms, as one ──> events.jsonl
     training threads   span()  ── list.append ──┐
                        sample() ─ list.append ──┴─ flush thread, 40 ms ─> spans.arrow, samples.arrow
 
@@ -31,6 +33,7 @@ from brickprof.journal.cap import SizeCap
 from brickprof.journal.files import EventFile, FrameFile, Row
 from brickprof.journal.frames import ENOUGH_ROWS, MOST_ROWS, STEP_COLUMN, schema_frame
 from brickprof.journal.layout import EVENTS, SAMPLES, SPANS
+from brickprof.journal.slate import Kept, Slate, read_slate
 
 _REASONS = {
     errno.ENOSPC: "disk full",
@@ -41,6 +44,7 @@ NOTABLE = frozenset(("anomaly", "exception", "activation", "weight"))
 """Kinds whose steps are worth keeping, with those around them, however old."""
 _MOST_ANOMALIES = 32
 
+_TOGETHER_NS = 400_000_000  # losses are kept together for no longer than this
 _PATIENCE = 5.0  # seconds that close() waits for a disk that does not answer
 _SLICE = 0.01  # seconds of thinning between two flushes
 _REPORT_SECONDS = 10.0
@@ -64,6 +68,8 @@ class Journal:
         self.stopped = ""
         self.dropped = {"events": 0, "spans": 0, "samples": 0}
         self._events = EventFile(self.folder / EVENTS, first_seq)
+        left, _ = read_slate(self.folder)  # by a writer that was killed here
+        self._slate = Slate(self.folder)
         self._spans = FrameFile(self.folder / SPANS, "spans")
         self._samples = FrameFile(self.folder / SAMPLES, "samples")
         self._span_rows: list[Row] = []
@@ -78,6 +84,7 @@ class Journal:
         self._writing = threading.RLock()
         self._flushing = threading.RLock()
         self._cap = SizeCap(max_bytes, self._events, self._spans, self._samples, self._writing)
+        self._write_losses(left)
         self._wake = threading.Event()
         self._thread: threading.Thread | None = threading.Thread(
             target=_flush_until_closed,
@@ -110,21 +117,27 @@ class Journal:
             self.dropped["events"] += 1
         return -1
 
-    def events(self, batch: Sequence[tuple[str, int, dict[str, Any], int]]) -> None:
-        """Writes several events (kind, step, fields, unix ns) at once, in one call to the system."""
+    def loss(self, step: int, micro: int, value: float, time_ns: int) -> None:
+        """Keeps one bare loss, safe from a kill, and writes those of the last 400 ms as one event."""
         if not self.alive:
             return
         try:
-            with self._writing:
-                kept = [event for event in batch if not self._cap.refuses(event[0])]
-                self.dropped["events"] += len(batch) - len(kept)
-                if kept:
-                    self._step = kept[-1][1]
-                    self._events.append_all(kept)
-        except OSError as error:
-            self._stop(error)
+            slate = self._slate
+            if not slate.keep(step, micro, value, time_ns) or time_ns - slate.kept[0][3] > _TOGETHER_NS:
+                self.tell_losses()
         except Exception:
-            self.dropped["events"] += len(batch)
+            self.dropped["events"] += 1
+
+    def tell_losses(self) -> None:
+        """Writes the losses kept so far; what comes after them stands after them in the file too."""
+        if self._slate.kept:
+            self._write_losses(self._slate.kept)
+            self._slate.wipe()
+
+    def _write_losses(self, kept: Sequence[Kept]) -> None:
+        if kept:
+            steps, micros, values, times = map(list, zip(*kept, strict=True))
+            self.event("losses", steps[-1], {"steps": steps, "micros": micros, "values": values, "times": times})
 
     def span(self, row: Row) -> None:
         """Keeps one span, in column order, for the next flush."""
@@ -163,9 +176,11 @@ class Journal:
             if not self.alive:
                 return
             self.flush()  # at the end of the interpreter: the thread rests already, and this came after
+        with contextlib.suppress(Exception):
+            self.tell_losses()
         self.alive = False
         with self._writing, self._flushing:
-            for file in (self._events, self._spans, self._samples):
+            for file in (self._events, self._spans, self._samples, self._slate):
                 with contextlib.suppress(OSError):
                     file.close()
 

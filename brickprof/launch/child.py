@@ -62,9 +62,7 @@ class Child:
             return True
 
 
-def start(
-    target: Target, place: Place, settings: Settings, mask: Iterable[int], relay: Relay | None
-) -> Child:
+def start(target: Target, place: Place, settings: Settings, mask: Iterable[int], relay: Relay | None) -> Child:
     environment = variables(os.environ, place, settings)
     actions = [(os.POSIX_SPAWN_DUP2, relay.slave, stream) for stream in relay.streams] if relay else []
     lent: list[int] = []

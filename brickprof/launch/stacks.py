@@ -21,9 +21,7 @@ _FATAL = "Fatal Python error"
 
 def collect(folder: Path, log: ProcessLog) -> None:
     """Files what is there; files of processes that still live (other ranks) stay where they are."""
-    ranks = {
-        beat.pid: (rank, path) for rank, path in rank_folders(folder).items() if (beat := pulse.read(path))
-    }
+    ranks = {beat.pid: (rank, path) for rank, path in rank_folders(folder).items() if (beat := pulse.read(path))}
     for file in sorted(folder.glob("stacks-*.txt")):
         number = file.stem.removeprefix("stacks-")
         if not number.isdigit() or processes.belongs(int(number), folder):

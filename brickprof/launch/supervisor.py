@@ -87,9 +87,7 @@ class Watch:
             try:
                 self._look_after(child, inbox, watch)
             except Exception as error:  # ours; the script is not to suffer for it
-                self._say(
-                    f"stopped watching ({clean(f'{type(error).__name__}: {error}')}); the script goes on"
-                )
+                self._say(f"stopped watching ({clean(f'{type(error).__name__}: {error}')}); the script goes on")
                 child.wait()
             if self.relay:
                 self.relay.finish()

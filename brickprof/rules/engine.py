@@ -1,25 +1,39 @@
 """The one rule engine: the same code for a run that goes on and for one that is over.
 
-Enters: records, one at a time, or a whole ``Run``. Leaves: a ``ContractResult`` of each rule. A rule
-that fails is a result too (NOT_EVALUATED, with what it raised): it takes neither the other rules nor a
-live run with it.
+Enters: records, one at a time, or a whole ``Run``; the terms on which to judge. Leaves: a ``ContractResult`` of each rule. A
+rule that fails is a result too (NOT_EVALUATED, with what it raised): it takes neither the other rules nor a live run with it.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from brickprof import plugins
-from brickprof.contracts.verdicts import ContractResult, Verdict
+from brickprof.contracts.schema import Contract
+from brickprof.contracts.terms import Terms
+from brickprof.contracts.verdicts import ContractResult, Severity, Verdict
 from brickprof.records import Record
+from brickprof.rules.story import Story
 
 if TYPE_CHECKING:
     from brickprof.run import Run
 
+_LIBRARY = ("story",)
+
 
 class Rule(Protocol):
-    """One family of obligations, in one file of ``brickprof/rules/`` that names its class ``RULE``."""
+    """One obligation, judged over the story so far. In a file of ``brickprof/rules/`` as ``RULE``, or in ``RULES``."""
+
+    contract: str
+
+    def judge(self, story: Story, contract: Contract) -> ContractResult: ...
+
+
+class Listener(Protocol):
+    """A rule that follows the records one by one, because their order is what it is about."""
 
     contract: str
 
@@ -28,19 +42,33 @@ class Rule(Protocol):
 
 
 class Engine:
-    """Every rule, fed together. Feed it as records arrive; ask for results as often as you like."""
+    """Every rule over one story. Feed it as records arrive; ask for results as often as you like."""
 
-    def __init__(self, rules: Iterable[Rule] | None = None) -> None:
+    def __init__(self, rules: Iterable[Any] | None = None, terms: Terms | None = None) -> None:
+        self.terms = terms or Terms()
+        self.story = Story()
         self.notes: tuple[str, ...] = ()
-        if rules is None:
-            found = plugins.discover("brickprof.rules")
-            self.notes = found.notes
-            rules = [rule() for rule in found.exports("RULE").values()]
-        self._rules = list(rules)
+        self._rules = list(rules) if rules is not None else self._found()
         self._failed: dict[int, str] = {}
-        self._feeds = [(place, rule.feed) for place, rule in enumerate(self._rules)]
+        self._feeds = [(place, rule.feed) for place, rule in enumerate(self._rules) if hasattr(rule, "feed")]
+
+    def _found(self) -> list[Any]:
+        found = plugins.discover("brickprof.rules", leave_out=_LIBRARY)
+        self.notes = found.notes
+        several = [rule for rules in found.exports("RULES").values() for rule in rules]
+        return [self._made(rule) for rule in [*found.exports("RULE").values(), *several]]
+
+    def _made(self, rule: Any) -> Any:
+        if hasattr(rule, "feed") and inspect.signature(rule).parameters:
+            return rule(self.terms.contract(rule.contract))
+        return rule()
 
     def feed(self, record: Record) -> None:
+        self.story.feed(record)
+        self.listen(record)
+
+    def listen(self, record: Record) -> None:
+        """Only for those who follow records one by one: the story has it already."""
         for place, feed in self._feeds:
             try:
                 feed(record)
@@ -48,26 +76,43 @@ class Engine:
                 self._fails(place, error)
 
     def results(self, run: Run | None = None) -> list[ContractResult]:
-        results = []
-        for place, rule in enumerate(self._rules):
-            if place not in self._failed:
-                try:
-                    results.append(rule.finish(run))
-                    continue
-                except Exception as error:
-                    self._fails(place, error)
-            why = f"the rule failed: {self._failed[place]}"
-            results.append(ContractResult(rule.contract, Verdict.NOT_EVALUATED, why=why))
-        return results
+        return [self._on_terms(self._result(place, rule, run)) for place, rule in enumerate(self._rules)]
+
+    def _result(self, place: int, rule: Any, run: Run | None) -> ContractResult:
+        if place not in self._failed:
+            try:
+                if hasattr(rule, "judge"):
+                    judged: ContractResult = rule.judge(self.story, self.terms.contract(rule.contract))
+                else:
+                    judged = rule.finish(run)
+                return judged
+            except Exception as error:
+                self._fails(place, error)
+        return ContractResult(rule.contract, Verdict.NOT_EVALUATED, why=f"the rule failed: {self._failed[place]}")
+
+    def _on_terms(self, result: ContractResult) -> ContractResult:
+        reason = self.terms.suppressed.get(result.id)
+        if reason is None or result.verdict is not Verdict.FAIL:
+            return result
+        said = f"suppressed: {reason}"
+        quiet = [replace(v, severity=Severity.INFO, symptom=f"{v.symptom} ({said})") for v in result.violations]
+        why = f"{said}; it was broken: {result.why or result.observed}"
+        return replace(result, verdict=Verdict.NOT_EVALUATED, why=why, violations=tuple(quiet))
 
     def _fails(self, place: int, error: Exception) -> None:
         self._failed[place] = f"{type(error).__name__}: {error}"
         self._feeds = [(other, feed) for other, feed in self._feeds if other != place]
 
 
-def evaluate(run: Run) -> list[ContractResult]:
+def read(run: Run, terms: Terms | None = None) -> Engine:
+    """An engine that has read a run that is over: its story at once, its records where their order counts."""
+    engine = Engine(terms=terms)
+    engine.story = Story.of(run)
+    for record in run.records(thinned=True):
+        engine.listen(record)
+    return engine
+
+
+def evaluate(run: Run, terms: Terms | None = None) -> list[ContractResult]:
     """What every rule says of a run that is over."""
-    engine = Engine()
-    for record in run.records():
-        engine.feed(record)
-    return engine.results(run)
+    return read(run, terms).results(run)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from brickprof.contracts import registry
+from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Violation
 from brickprof.records import Event, Record, Sample, Span
 from brickprof.rules import wording
@@ -57,8 +58,8 @@ class GradFlow:
 
     contract = CONTRACT
 
-    def __init__(self) -> None:
-        contract = registry.find(CONTRACT)
+    def __init__(self, contract: Contract | None = None) -> None:
+        contract = contract or registry.find(CONTRACT)
         self._needed = int(contract.threshold("observations"))
         self._needed_unproved = int(contract.threshold("observations_without_proof_of_use"))
         self._needed_tiny = int(contract.threshold("observations_of_a_tiny_tensor"))
@@ -117,9 +118,7 @@ class GradFlow:
             if whole(event.fields.get("count")) > self._updates_before:  # some were not written
                 updates += [event.step] * (self._updates_before - len(updates))
         if len(self._stepped) < _MOST_STEPS:
-            self._stepped.setdefault((event.rank, event.step), set()).add(
-                whole(event.fields.get("optimizer"))
-            )
+            self._stepped.setdefault((event.rank, event.step), set()).add(whole(event.fields.get("optimizer")))
 
     def _sample(self, sample: Sample) -> None:
         if sample.role not in _GRADS or sample.absmax is None:

@@ -74,9 +74,7 @@ class Names:
             str(fields.get("name", "")),
             str(fields.get("model", "")),
         )
-        brick = self.brick(event.rank, fields.get("brick")) or Brick(
-            Kind.BLOCK, name.rpartition(".")[0], model
-        )
+        brick = self.brick(event.rank, fields.get("brick")) or Brick(Kind.BLOCK, name.rpartition(".")[0], model)
         shape = fields.get("shape")
         numel = math.prod(whole(n, 1) for n in shape) if isinstance(shape, list) else 0
         tensor = Tensor(

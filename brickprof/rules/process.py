@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from brickprof.run import Run
 
 _ASKED = frozenset({"interrupted", "terminated", "hung_up", "quit"})
-_OWN_FAULTS = frozenset(
-    {"aborted", "segmentation_fault", "bus_error", "illegal_instruction", "arithmetic_error"}
-)
+_OWN_FAULTS = frozenset({"aborted", "segmentation_fault", "bus_error", "illegal_instruction", "arithmetic_error"})
 _MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_failed")
 _REQUESTS = frozenset({"SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"})
 _KEPT = 64
@@ -134,9 +132,7 @@ class Process:
             return None  # the exit code speaks for it
         said = f"{short}: {message}" if message else short
         symptom = f"the script raised {said}{self._at(event)}"
-        memory = short in ("OutOfMemoryError", "MemoryError") or any(
-            sign in message.lower() for sign in _MEMORY
-        )
+        memory = short in ("OutOfMemoryError", "MemoryError") or any(sign in message.lower() for sign in _MEMORY)
         what = "out-of-memory" if memory else "crashed"
         return self._violation(event, what, Severity.ERROR, symptom, exception=short, message=message)
 
@@ -163,9 +159,7 @@ class Process:
 
     # -- words
 
-    def _violation(
-        self, event: Event, what: str, severity: Severity, symptom: str, **details: Any
-    ) -> Violation:
+    def _violation(self, event: Event, what: str, severity: Severity, symptom: str, **details: Any) -> Violation:
         step = self._step(event)
         details |= {"time_ns": event.time_ns, "memory": self._growth(event)}
         evidence = [event.id]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from brickprof.bricks import Brick
 from brickprof.contracts import registry
+from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Violation
 from brickprof.records import Event, Record, Sample, Span
 from brickprof.rules import ledger, sightings, wording
@@ -35,7 +36,7 @@ class Stability:
 
     contract = CONTRACT
 
-    def __init__(self) -> None:
+    def __init__(self, contract: Contract | None = None) -> None:
         self._names = Names()
         self._depth = Depth()
         self._ranks: dict[int, Ledger] = {}
@@ -46,7 +47,7 @@ class Stability:
         self._counts: dict[Stage, int] = {}
         self._newest = 0
         self._samples = 0
-        self._limit = registry.find(CONTRACT).threshold("skipped_in_a_row")
+        self._limit = (contract or registry.find(CONTRACT)).threshold("skipped_in_a_row")
 
     def feed(self, record: Record) -> None:
         if isinstance(record, Event):
@@ -128,9 +129,7 @@ class Stability:
             return self._clean(losses)
         broken = violation.severity is not Severity.INFO
         verdict = Verdict.FAIL if broken else self._clean(losses).verdict
-        return ContractResult(
-            CONTRACT, verdict, violation.symptom, "all finite", violation.symptom, (violation,)
-        )
+        return ContractResult(CONTRACT, verdict, violation.symptom, "all finite", violation.symptom, (violation,))
 
     def _clean(self, losses: int) -> ContractResult:
         grads = any(rank.last_finite_grad >= 0 for rank in self._ranks.values())
@@ -145,9 +144,7 @@ class Stability:
         return ContractResult(CONTRACT, Verdict.VACUOUS, "", "all finite", "no training was observed")
 
     def _fact(self, anomaly: Anomaly) -> Step:
-        return self._facts.get((anomaly.rank, anomaly.step)) or self._rank(anomaly.rank, anomaly.step).at(
-            anomaly.step
-        )
+        return self._facts.get((anomaly.rank, anomaly.step)) or self._rank(anomaly.rank, anomaly.step).at(anomaly.step)
 
     def _breaks(self, anomaly: Anomaly) -> bool:
         """Whether ``anomaly`` alone is damage."""
@@ -276,11 +273,7 @@ class Stability:
         grads = [*self._seen[Stage.BACKWARD], *self._seen[Stage.OPTIMIZER]]
         for anomaly in sorted(grads, key=lambda a: key(a, self._depth)):
             step, rank = self._fact(anomaly), self._ranks[anomaly.rank]
-            if (
-                rank.optimizers
-                and not (step.skipped or step.applied)
-                and rank.last_finite_loss <= anomaly.step
-            ):
+            if rank.optimizers and not (step.skipped or step.applied) and rank.last_finite_loss <= anomaly.step:
                 return self._passing(anomaly, rank)
         return None
 
@@ -293,9 +286,7 @@ class Stability:
         )  # fmt: skip
 
     def _never_steps(self, number_of: int, rank: Ledger) -> Violation:
-        grads = [
-            a for a in (*self._seen[Stage.BACKWARD], *self._seen[Stage.OPTIMIZER]) if a.rank == number_of
-        ]
+        grads = [a for a in (*self._seen[Stage.BACKWARD], *self._seen[Stage.OPTIMIZER]) if a.rank == number_of]
         origin = min(grads, key=lambda a: key(a, self._depth), default=None) or Anomaly(
             Stage.UNSCALE, rank.last_skipped - rank.skipped_in_a_row + 1, rank=number_of
         )

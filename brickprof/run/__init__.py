@@ -53,16 +53,12 @@ class Run:
     @cached_property
     def spans(self) -> pd.DataFrame:
         """The time each brick took: step, phase, brick, host_ns, device_ns, ..."""
-        return tables.frame(
-            [tables.spans_table(part, qualified=self.qualified) for part in self._ranks_or_none]
-        )
+        return tables.frame([tables.spans_table(part, qualified=self.qualified) for part in self._ranks_or_none])
 
     @cached_property
     def samples(self) -> pd.DataFrame:
         """The statistics of each tensor looked at: step, role, brick, tensor, absmax, l2, ..."""
-        return tables.frame(
-            [tables.samples_table(part, qualified=self.qualified) for part in self._ranks_or_none]
-        )
+        return tables.frame([tables.samples_table(part, qualified=self.qualified) for part in self._ranks_or_none])
 
     @cached_property
     def events(self) -> pd.DataFrame:
@@ -110,9 +106,7 @@ class Run:
     def costs(self) -> dict[str, float]:
         """What each probe cost, as a share of the time the run took; the dearest first."""
         shares: dict[str, float] = {}
-        exits = [
-            (part, event) for part in self._parts.values() for event in part.events if event.kind == "exit"
-        ]
+        exits = [(part, event) for part in self._parts.values() for event in part.events if event.kind == "exit"]
         for part, event in exits:
             lasted = max(1, event.time_ns - min(first.time_ns for first in part.events))
             for probe, spent in (event.fields.get("costs") or {}).items():
@@ -123,18 +117,26 @@ class Run:
     def overhead(self) -> float | None:
         """Capture's own share of the step time, as it measured it; None when it did not say."""
         for kind in ("exit", "cadence"):
-            last = {
-                event.rank: event.fields.get("overhead") for event in self._all_events() if event.kind == kind
-            }
+            last = {event.rank: event.fields.get("overhead") for event in self._all_events() if event.kind == kind}
             known = [float(value) for value in last.values() if isinstance(value, int | float)]
             if known:
                 return sum(known) / len(known)
         return None
 
-    def records(self, rank: int | None = None) -> Iterator[Record]:
-        """Events, samples and spans, ordered by time."""
+    @property
+    def parts(self) -> list[Part]:
+        """What each rank wrote, the launch (rank -1) first: for those who read columns rather than records."""
+        return list(self._parts.values())
+
+    def records(self, rank: int | None = None, *, thinned: bool = False) -> Iterator[Record]:
+        """Events, samples and spans, ordered by time.
+
+        ``thinned`` leaves out samples of uneventful steps where there are very many; those of the first and last
+        steps, and of steps around anything that is not finite, are always there.
+        """
         parts = [part for part in self._parts.values() if rank is None or part.rank == rank]
-        return merge(*(part.records(qualified=self.qualified) for part in parts), key=time_of)
+        streams = (part.records(qualified=self.qualified, thinned=thinned) for part in parts)
+        return merge(*streams, key=time_of)
 
     def find(self, identity: str) -> list[Record]:
         """The records that an evidence id names (see ``brickprof.run.evidence``)."""

@@ -75,9 +75,7 @@ def _by_step(part: Part, asked: _Asked, qualified: bool) -> list[Record]:
 
 
 def _events(part: Part, asked: _Asked) -> Iterable[Event]:
-    return (
-        event for event in part.events if event.kind == asked.word and asked.first <= event.step <= asked.last
-    )
+    return (event for event in part.events if event.kind == asked.word and asked.first <= event.step <= asked.last)
 
 
 def _sampled(part: Part, asked: _Asked) -> object:

@@ -24,13 +24,16 @@ from brickprof.journal import (
     decode_fields,
     encode_fields,
     read_events,
+    read_slate,
     read_table,
     schema,
 )
 from brickprof.records import PHASES, ROLES, Event, Record, Sample, Span
 from brickprof.run.names import NAMED_LATER, Names
+from brickprof.run.thinning import thin_samples
 
 _ROWS = 4096
+_MOST_SPANS = 200_000
 
 
 class Part:
@@ -82,11 +85,14 @@ class Part:
                     break
         return Coordinates()
 
-    def records(self, *, qualified: bool) -> Iterator[Record]:
+    def records(self, *, qualified: bool, thinned: bool = False) -> Iterator[Record]:
         """Everything, ordered by time; a span stands where it starts."""
         events = sorted(self.events, key=time_of)
-        samples = self.as_samples(self.samples[0].sort_by("time_ns"), qualified=qualified)
-        spans = self.as_spans(self.spans[0].sort_by("start_ns"))
+        table, timed = self.samples[0], self.spans[0]
+        if thinned:
+            table, timed = thin_samples(table), timed.slice(0, _MOST_SPANS)
+        samples = self.as_samples(table.sort_by("time_ns"), qualified=qualified)
+        spans = self.as_spans(timed.sort_by("start_ns"))
         return merge(events, samples, spans, key=time_of)
 
     def as_samples(self, table: Any, *, qualified: bool) -> Iterator[Sample]:
@@ -136,9 +142,27 @@ def of_folder(rank: int, folder: Path) -> Part:
     tables = {"spans": SPANS, "samples": SAMPLES}
     return Part(
         rank,
-        lambda: read_events(folder / file, rank),
+        lambda: _events(folder, file, rank),
         lambda name: read_table(folder / tables[name], schema(name)),
     )
+
+
+def _events(folder: Path, file: str, rank: int) -> tuple[list[Event], Damage]:
+    """What the file says, and the losses that a killed writer had not yet put into it."""
+    events, damage = read_events(folder / file, rank)
+    kept, torn = read_slate(folder) if rank != PROCESS_RANK else ([], Damage(""))
+    if kept:
+        told = {(loss.step, loss.fields.get("micro"), loss.time_ns) for event in events for loss in unpacked(event)}
+        seq = max((event.seq for event in events), default=-1) + 1
+        events += [
+            Event("loss", step, {"value": value, "micro": micro}, seq, time_ns, rank)
+            for step, micro, value, time_ns in kept
+            if (step, micro, time_ns) not in told  # killed between the write and the wipe
+        ]
+    if torn:
+        lost = None if damage.records_lost is None else damage.records_lost + (torn.records_lost or 0)
+        damage = Damage(damage.where, damage.bytes_lost + torn.bytes_lost, lost, damage.why or torn.why)
+    return events, damage
 
 
 class GivenPart(Part):
@@ -150,7 +174,7 @@ class GivenPart(Part):
         self._given = records
         self._several = len({record.brick.model for record in records if not isinstance(record, Event)}) > 1
 
-    def records(self, *, qualified: bool) -> Iterator[Record]:
+    def records(self, *, qualified: bool, thinned: bool = False) -> Iterator[Record]:
         return iter(sorted(self._given, key=time_of))
 
     @cached_property
@@ -208,10 +232,7 @@ def as_table(name: str, rows: list[tuple[Any, ...]]) -> Any:
     columns = schema(name)
     if not rows:
         return columns.empty_table()
-    arrays = [
-        pa.array(values, type=field.type)
-        for values, field in zip(zip(*rows, strict=True), columns, strict=True)
-    ]
+    arrays = [pa.array(values, type=field.type) for values, field in zip(zip(*rows, strict=True), columns, strict=True)]
     return pa.table(arrays, schema=columns)
 
 

@@ -50,9 +50,7 @@ def _inside(path: Path) -> Path:
         return runs[0]
     if runs:
         raise NotARun(f"{clean(path)} holds {len(runs)} runs.", f"Say which: {_listed(runs)}.")
-    raise NotARun(
-        f"{clean(path)} holds no run.", "A run is a folder that holds meta.json; `brickprof run` makes one."
-    )
+    raise NotARun(f"{clean(path)} holds no run.", "A run is a folder that holds meta.json; `brickprof run` makes one.")
 
 
 def _by_name(path: Path) -> Path:
@@ -72,9 +70,7 @@ def _nearest(wanted: str, runs: list[Path], home: Path) -> str:
         return f"{clean(home)} holds no runs; `brickprof run SCRIPT` makes one."
     endings = {run.name.rsplit("-", 1)[-1]: run for run in reversed(runs)}
     close = get_close_matches(wanted, [run.name for run in runs], n=1, cutoff=0.5)
-    close = close or [
-        endings[found].name for found in get_close_matches(wanted, list(endings), n=1, cutoff=0.5)
-    ]
+    close = close or [endings[found].name for found in get_close_matches(wanted, list(endings), n=1, cutoff=0.5)]
     return f"Did you mean {clean(close[0])}?" if close else f"Runs in {clean(home)}: {_listed(runs)}."
 
 

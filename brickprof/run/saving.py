@@ -95,9 +95,7 @@ def _lines(part: Part) -> Iterator[bytes]:
 
 def _naming(part: Part) -> Iterator[Event]:
     """Events for the bricks and tensors that no event of the run names."""
-    named = {
-        (event.kind, event.fields.get("id")) for event in part.events if event.kind in ("brick", "tensor")
-    }
+    named = {(event.kind, event.fields.get("id")) for event in part.events if event.kind in ("brick", "tensor")}
     seq = max((event.seq for event in part.events), default=-1)
     missing: list[tuple[str, dict[str, Any]]] = [
         ("brick", {"id": number, "brick_kind": brick.kind.value, "path": brick.path, "model": brick.model})
@@ -116,6 +114,4 @@ def _naming(part: Part) -> Iterator[Event]:
 def _frames(name: str, table: Any) -> Iterator[bytes]:
     yield schema_frame(name)
     for seq, batch in enumerate(table.combine_chunks().to_batches(max_chunksize=MOST_ROWS), 1):
-        yield batch_frame(
-            name, list(zip(*(column.to_pylist() for column in batch.columns), strict=True)), seq
-        ).data
+        yield batch_frame(name, list(zip(*(column.to_pylist() for column in batch.columns), strict=True)), seq).data

@@ -69,9 +69,7 @@ def deliver(
 
 
 class _Sender(threading.Thread):
-    def __init__(
-        self, exporter: SpanExporter, batches: Iterable[Sequence[ReadableSpan]], *, close: bool
-    ) -> None:
+    def __init__(self, exporter: SpanExporter, batches: Iterable[Sequence[ReadableSpan]], *, close: bool) -> None:
         super().__init__(name="brickprof-telemetry", daemon=True)
         self.abandoned = threading.Event()
         self._exporter = exporter

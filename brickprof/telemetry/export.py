@@ -67,9 +67,7 @@ def export_to_provider(run: Run | Path | str, provider: TracerProvider) -> Expor
             for span in _parents_first(spans_of(_opened(run))):
                 above = places[span.parent.span_id] if span.parent else None
                 context = set_span_in_context(NonRecordingSpan(above), Context()) if above else Context()
-                opened = tracer.start_span(
-                    span.name, context, attributes=span.attributes, start_time=span.start_time
-                )
+                opened = tracer.start_span(span.name, context, attributes=span.attributes, start_time=span.start_time)
                 for event in span.events:
                     opened.add_event(event.name, event.attributes, event.timestamp)
                 opened.set_status(span.status)

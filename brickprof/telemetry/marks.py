@@ -66,11 +66,7 @@ def mark(event: Event) -> Mark | None:
 
 def attributes(fields: Mapping[str, Any], prefix: str) -> dict[str, Scalar]:
     """``fields`` as attribute values that every OTLP encoder takes; what is not measured is left out."""
-    return {
-        clean(f"{prefix}{name}"): value
-        for name, given in fields.items()
-        if (value := scalar(given)) is not None
-    }
+    return {clean(f"{prefix}{name}"): value for name, given in fields.items() if (value := scalar(given)) is not None}
 
 
 def scalar(value: Any) -> Scalar | None:

@@ -118,9 +118,7 @@ def compiled(threads):
 
 class Regressor(nn.Sequential):
     def __init__(self):
-        super().__init__(
-            nn.Linear(8, 64), nn.ReLU(inplace=True), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
-        )
+        super().__init__(nn.Linear(8, 64), nn.ReLU(inplace=True), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
 
 
 def amp():

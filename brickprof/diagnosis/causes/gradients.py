@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from brickprof.bricks import Brick
 from brickprof.contracts.verdicts import Violation
+from brickprof.diagnosis.case import Case
 from brickprof.diagnosis.hypotheses import Hypothesis
 from brickprof.diagnosis.model import Why
 from brickprof.diagnosis.timeline import Timeline
 from brickprof.rules import wording
 
 
-def hypotheses(violation: Violation, timeline: Timeline) -> list[Hypothesis]:
+def hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
     if violation.what != "no-gradient":
         return []
-    return [_no_path(violation), _dead(violation, timeline), _frozen(violation), _no_owner(violation)]
+    return [_no_path(violation), _dead(violation, case.timeline), _frozen(violation), _no_owner(violation)]
 
 
 def _no_path(violation: Violation) -> Hypothesis:
@@ -28,9 +29,7 @@ def _no_path(violation: Violation) -> Hypothesis:
     cause.supports(text, min(1.0 + 0.5 * steps, 4.0), *violation.evidence)
     text = f"{wording.count(details['flowing'], 'other parameter')} of the model had one in the same steps"
     cause.supports(text, 1, *details["flow_evidence"])
-    cause.whys.append(
-        Why("Is the whole model cut off?", f"No: {text}.", violation.brick, details["flow_evidence"])
-    )
+    cause.whys.append(Why("Is the whole model cut off?", f"No: {text}.", violation.brick, details["flow_evidence"]))
     cause.whys.append(
         Why(
             "Where does the path end?",
@@ -41,9 +40,7 @@ def _no_path(violation: Violation) -> Hypothesis:
             violation.evidence,
         )
     )
-    cause.action = (
-        f"Look in the forward of {violation.brick} for detach(), .data, no_grad or a custom backward."
-    )
+    cause.action = f"Look in the forward of {violation.brick} for detach(), .data, no_grad or a custom backward."
     cause.next_experiment = (
         "torch.autograd.grad(loss, parameter, allow_unused=True): None means it is not in the graph."
     )
@@ -67,12 +64,8 @@ def _dead(violation: Violation, timeline: Timeline) -> Hypothesis:
                 (dead,),
             )
         )
-        cause.action = (
-            "Lower the learning rate or change the initialisation or activation: these units are dead."
-        )
-        cause.next_experiment = (
-            "Run with LeakyReLU in this block: the gradient comes back if the units were dead."
-        )
+        cause.action = "Lower the learning rate or change the initialisation or activation: these units are dead."
+        cause.next_experiment = "Run with LeakyReLU in this block: the gradient comes back if the units were dead."
     elif timeline.outputs:
         cause.contradicts(f"the outputs around {violation.brick} are not all zero", 2)
     else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from brickprof.contracts.verdicts import Violation
 from brickprof.diagnosis import growth
+from brickprof.diagnosis.case import Case
 from brickprof.diagnosis.hypotheses import Hypothesis
 from brickprof.diagnosis.model import Why
 from brickprof.diagnosis.series import median
@@ -22,7 +23,8 @@ _FP16_MAX = 65504.0
 _COMPUTED = (Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER)
 
 
-def hypotheses(violation: Violation, timeline: Timeline) -> list[Hypothesis]:
+def hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
+    timeline = case.timeline
     origin = violation.details.get("origin")
     if violation.what != "nonfinite" or not isinstance(origin, Anomaly):
         return []
@@ -41,14 +43,10 @@ def hypotheses(violation: Violation, timeline: Timeline) -> list[Hypothesis]:
 
 def _data(origin: Anomaly, timeline: Timeline) -> Hypothesis:
     cause = Hypothesis("data-nonfinite")
-    cause.action = (
-        "Find the samples of this batch that are not finite; drop them or repair them before training."
-    )
+    cause.action = "Find the samples of this batch that are not finite; drop them or repair them before training."
     cause.next_experiment = f"Load the batch of step {origin.step} alone and look at torch.isfinite of it."
     if origin.stage is Stage.DATA:
-        cause.supports(
-            f"the batch of step {origin.step:,} holds values that are not finite", 4, origin.evidence
-        )
+        cause.supports(f"the batch of step {origin.step:,} holds values that are not finite", 4, origin.evidence)
         cause.whys.append(
             Why(
                 "Where did they come from?",
@@ -59,13 +57,9 @@ def _data(origin: Anomaly, timeline: Timeline) -> Hypothesis:
         )
         return cause
     if origin.stage is Stage.FORWARD and origin.details.get("inputs_finite") is False:
-        cause.supports(
-            "the first block that went wrong was given values that are not finite", 2, origin.evidence
-        )
+        cause.supports("the first block that went wrong was given values that are not finite", 2, origin.evidence)
         cause.lacks("what stands between the batch and that block")
-        cause.whys.append(
-            Why("Where did they come from?", "The block was handed them.", "", (origin.evidence,))
-        )
+        cause.whys.append(Why("Where did they come from?", "The block was handed them.", "", (origin.evidence,)))
         return cause
     seen = next((point for point in timeline.inputs_finite if point.step == origin.step), None)
     if seen is not None:
@@ -112,9 +106,7 @@ def _learning_rate(origin: Anomaly, before: int, timeline: Timeline) -> Hypothes
         big = updates.first_big
         text = f"the update of step {big.step:,} changed the weights by {big.value:.1%} of their size"
         cause.supports(text, 3, big.evidence)
-        cause.whys.append(
-            Why("Why did it run away?", f"{wording.sentence(text)} 0.1 % is usual.", "", (big.evidence,))
-        )
+        cause.whys.append(Why("Why did it run away?", f"{wording.sentence(text)} 0.1 % is usual.", "", (big.evidence,)))
         if norms is not None and norms.first.value >= growth.HUGE:
             text = f"gradients were already {norms.first.value:.2g} in step {norms.first.step:,}"
             cause.contradicts(text, 2, norms.first.evidence)
@@ -125,9 +117,7 @@ def _learning_rate(origin: Anomaly, before: int, timeline: Timeline) -> Hypothes
     rise = growth.loss_rise(timeline, before)
     if rise is not None and cause.support:
         low, last = rise
-        text = (
-            f"the loss rose from {low.value:.4g} (step {low.step:,}) to {last.value:.4g} (step {last.step:,})"
-        )
+        text = f"the loss rose from {low.value:.4g} (step {low.step:,}) to {last.value:.4g} (step {last.step:,})"
         cause.supports(text, 1, low.evidence, last.evidence)
     if origin.stage is Stage.DATA:
         cause.contradicts("it began in the data", 2, origin.evidence)
@@ -146,9 +136,7 @@ def _rate_jumped(cause: Hypothesis, before: int, timeline: Timeline) -> None:
 
 def _exploding(origin: Anomaly, before: int, timeline: Timeline) -> Hypothesis:
     cause = Hypothesis("exploding-gradients")
-    cause.action = (
-        "Clip the gradient norm before each step; scale initialisation or residual branches by depth."
-    )
+    cause.action = "Clip the gradient norm before each step; scale initialisation or residual branches by depth."
     cause.next_experiment = (
         "Run with clip_grad_norm_(model.parameters(), 1.0): the norm before clipping shows the growth."
     )
@@ -172,9 +160,7 @@ def _exploding(origin: Anomaly, before: int, timeline: Timeline) -> Hypothesis:
         )
         cause.supports(text, 1.5, profile.low.evidence, profile.high.evidence)
         evidence = (profile.low.evidence, profile.high.evidence)
-        cause.whys.append(
-            Why("Why are they that large?", wording.sentence(text), profile.high.name, evidence)
-        )
+        cause.whys.append(Why("Why are they that large?", wording.sentence(text), profile.high.name, evidence))
     if origin.stage is Stage.DATA:
         cause.contradicts("it began in the data", 2, origin.evidence)
     return cause
@@ -206,9 +192,7 @@ def _not_clipped(origin: Anomaly, before: int, timeline: Timeline) -> Hypothesis
     if norms is None:
         cause.lacks("gradient norms before the incident")
     elif norms.grew and norms.gradual <= 2:
-        text = (
-            f"the norm jumped from {norms.typical:.3g} to {norms.peak.value:.3g} in step {norms.peak.step:,}"
-        )
+        text = f"the norm jumped from {norms.typical:.3g} to {norms.peak.value:.3g} in step {norms.peak.step:,}"
         cause.supports(text, 2, norms.peak.evidence)
         cause.whys.append(Why("Why did they break?", wording.sentence(text), "", (norms.peak.evidence,)))
         text = f"in {norms.peak.step + 1:,} steps nothing clipped between backward and step"
@@ -223,19 +207,13 @@ def _not_clipped(origin: Anomaly, before: int, timeline: Timeline) -> Hypothesis
 
 def _invalid_op(origin: Anomaly, violation: Violation, before: int, timeline: Timeline) -> Hypothesis:
     cause = Hypothesis(_operation(origin))
-    cause.action = (
-        "Keep the argument of log, sqrt and division away from 0 (clamp it, or use the fused, stable loss)."
-    )
-    cause.next_experiment = (
-        f"Run step {origin.step} under torch.autograd.detect_anomaly(): it names the operation."
-    )
+    cause.action = "Keep the argument of log, sqrt and division away from 0 (clamp it, or use the fused, stable loss)."
+    cause.next_experiment = f"Run step {origin.step} under torch.autograd.detect_anomaly(): it names the operation."
     if origin.stage is Stage.LOSS:
         _loss_is_first(cause, origin, timeline)
     elif origin.stage in _COMPUTED and origin.details.get("dtype") != "float16":
         where = "output" if origin.stage is Stage.FORWARD else "gradient"
-        cause.supports(
-            f"the {where} of {violation.brick} is the first thing that is not finite", 1.5, origin.evidence
-        )
+        cause.supports(f"the {where} of {violation.brick} is the first thing that is not finite", 1.5, origin.evidence)
         if origin.details.get("inputs_finite") is True:
             cause.supports("what went into it was finite", 1, origin.evidence)
         elif origin.details.get("inputs_finite") is False:
@@ -249,9 +227,7 @@ def _invalid_op(origin: Anomaly, violation: Violation, before: int, timeline: Ti
         cause.whys.append(Why("Why there?", wording.sentence(finding), violation.brick, evidence))
     norms, updates = growth.norms(timeline, before), growth.updates(timeline, before)
     if norms is not None and (norms.grew or norms.peak.value >= growth.HUGE):
-        cause.contradicts(
-            f"the gradient norm had reached {norms.peak.value:.3g} before", 2, norms.peak.evidence
-        )
+        cause.contradicts(f"the gradient norm had reached {norms.peak.value:.3g} before", 2, norms.peak.evidence)
     if updates is not None and updates.first_big is not None:
         big = updates.first_big
         cause.contradicts(f"updates had reached {big.value:.2g} of the weights before", 2, big.evidence)
@@ -267,9 +243,7 @@ def _loss_is_first(cause: Hypothesis, origin: Anomaly, timeline: Timeline) -> No
     elif looked is not None:
         cause.contradicts(f"a block's output had reached {looked.value:.2g}", 2, looked.evidence)
     else:
-        cause.lacks(
-            f"the inputs and block outputs of step {origin.step:,} (--level deep looks in every step)"
-        )
+        cause.lacks(f"the inputs and block outputs of step {origin.step:,} (--level deep looks in every step)")
 
 
 def _operation(origin: Anomaly) -> str:
@@ -283,9 +257,7 @@ def _operation(origin: Anomaly) -> str:
 
 def _loss_scale(violation: Violation, timeline: Timeline) -> Hypothesis:
     cause = Hypothesis("loss-scale-misused")
-    cause.action = (
-        "In this order: scale(loss).backward(), unscale_(optimizer), clip, scaler.step(optimizer), update()."
-    )
+    cause.action = "In this order: scale(loss).backward(), unscale_(optimizer), clip, scaler.step(optimizer), update()."
     cause.next_experiment = "Run without the scaler in bfloat16 or float32: the incident should be gone."
     scaled = next(iter(timeline.scaled_losses), None)
     if violation.details.get("skipped_in_a_row"):

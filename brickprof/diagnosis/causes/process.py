@@ -7,9 +7,9 @@ crashed, interrupted or exited, with memory growth as evidence where it was reco
 from __future__ import annotations
 
 from brickprof.contracts.verdicts import Violation
+from brickprof.diagnosis.case import Case
 from brickprof.diagnosis.hypotheses import Hypothesis
 from brickprof.diagnosis.model import Why
-from brickprof.diagnosis.timeline import Timeline
 from brickprof.rules import wording
 
 _FULL = 0.85
@@ -22,7 +22,7 @@ _ACTIONS = {
 }  # fmt: skip
 
 
-def hypotheses(violation: Violation, timeline: Timeline) -> list[Hypothesis]:
+def hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
     if violation.contract or violation.what not in (*_ACTIONS, "interrupted", "exited"):
         return []
     return [_told(violation), *_memory(violation)]
@@ -34,9 +34,7 @@ def _told(violation: Violation) -> Hypothesis:
     if violation.what == "killed":
         cause.lacks("who sent the signal")
     if violation.what in ("killed", "crashed-by-signal"):
-        cause.next_experiment = (
-            "Run again under the same memory limit and watch memory with `brickprof show`."
-        )
+        cause.next_experiment = "Run again under the same memory limit and watch memory with `brickprof show`."
     growth = violation.details.get("memory")
     if violation.what == "out-of-memory" and growth:
         finding = wording.sentence(growth["text"])

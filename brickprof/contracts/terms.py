@@ -1,0 +1,58 @@
+"""The terms on which a run is judged: the library's thresholds, the user's own, and what the user will not hear of.
+
+Enters: settings such as ``{"C-CLIP-001.max": 2}`` and ``{"C-BATCH-001": "a toy on purpose"}``. Leaves: the contract in force
+by id. A name that no contract has is a ConfigurationError: a threshold that is misspelt would never be in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+
+from brickprof.contracts import registry
+from brickprof.contracts.schema import Contract
+from brickprof.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Terms:
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """``CONTRACT.threshold`` to its number."""
+    suppressed: Mapping[str, str] = field(default_factory=dict)
+    """Contract id to the user's reason."""
+
+    def __post_init__(self) -> None:
+        for name in self.thresholds:
+            identifier, _, threshold = name.rpartition(".")
+            known = dict(_contract(identifier or name).thresholds)
+            if threshold not in known:
+                raise ConfigurationError(
+                    f"{identifier or name} has no threshold {threshold!r}.", _nearest(threshold, list(known))
+                )
+        for identifier in self.suppressed:
+            _contract(identifier)
+
+    def contract(self, identifier: str) -> Contract:
+        """The contract with the thresholds in force."""
+        found = registry.find(identifier)
+        ours = {
+            name.rpartition(".")[2]: value
+            for name, value in self.thresholds.items()
+            if name.rpartition(".")[0] == identifier
+        }
+        if not ours:
+            return found
+        return replace(found, thresholds=tuple((name, ours.get(name, value)) for name, value in found.thresholds))
+
+
+def _contract(identifier: str) -> Contract:
+    known = registry.library()
+    if identifier not in known:
+        raise ConfigurationError(f"There is no contract {identifier!r}.", _nearest(identifier, sorted(known)))
+    return known[identifier]
+
+
+def _nearest(wanted: str, known: list[str]) -> str:
+    close = get_close_matches(wanted, known, n=1, cutoff=0.4)
+    return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(known) or 'none'}."

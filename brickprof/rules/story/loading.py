@@ -1,0 +1,70 @@
+"""A whole run into a story, column by column.
+
+Enters: a ``Run``. Leaves: its events, and its samples as arrays that were never records: three million of them take seconds
+as records and a fraction of one as columns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from brickprof.records import ROLES
+from brickprof.rules.story.grids import STATISTICS
+
+if TYPE_CHECKING:
+    from brickprof.rules.story import Story
+    from brickprof.run import Run
+    from brickprof.run.parts import Part
+
+_MOST_SPANS = 200_000
+
+
+def load(story: Story, run: Run) -> None:
+    story.run = run
+    for part in run.parts:
+        for event in sorted(part.events, key=lambda event: event.time_ns):
+            story.feed(event)
+        _samples(story, part, qualified=run.qualified)
+        for span in part.as_spans(part.spans[0].slice(0, _MOST_SPANS)):
+            story.feed(span)
+
+
+def _samples(story: Story, part: Part, *, qualified: bool) -> None:
+    table = part.samples[0]
+    if not table.num_rows:
+        return
+    roles = _whole(table, "role")
+    bricks, tensors, steps = (_whole(table, name) for name in ("brick", "tensor", "step"))
+    columns = {name: _numbers(table, name) for name in STATISTICS if name != "checksum"}
+    checksums = _whole(table, "checksum", -1)
+    for role in np.unique(roles):
+        if not 0 <= role < len(ROLES):
+            continue
+        mask = roles == role
+        kept = story.columns(ROLES[role], part.rank)
+        places = _places(part, kept, tensors[mask], bricks[mask], qualified=qualified)
+        kept.extend(steps[mask], places, {name: values[mask] for name, values in columns.items()}, checksums[mask])
+
+
+def _places(part: Part, kept: Any, tensors: Any, bricks: Any, *, qualified: bool) -> Any:
+    """The column of each sample: by its tensor's name, or its brick's where it has no tensor of its own."""
+    pairs, inverse = np.unique(np.stack([tensors, bricks], axis=1), axis=0, return_inverse=True)
+    names = part.names
+    columns = []
+    for tensor_number, brick_number in pairs.tolist():
+        brick = names.brick(brick_number)
+        name = names.tensor(tensor_number).shown(qualified=qualified) or brick.name(qualified=qualified)
+        columns.append(kept.place(name, brick))
+    return np.asarray(columns, np.int64)[inverse.reshape(-1)]
+
+
+def _whole(table: Any, name: str, missing: int = 0) -> Any:
+    return table[name].fill_null(missing).to_numpy().astype(np.int64, copy=False)
+
+
+def _numbers(table: Any, name: str) -> Any:
+    import pyarrow as pa
+
+    return table[name].cast(pa.float64()).fill_null(np.nan).to_numpy()
