@@ -73,7 +73,8 @@ class Cadence:
         self._costs: dict[str, deque[float]] = {way: deque(maxlen=_WINDOW) for way in WAYS}
         self._steps: deque[float] = deque(maxlen=4 * _WINDOW)
         self.least = 1
-        """The shortest stride: strides are powers of two, so nothing is on between its multiples, after the first steps."""
+        """The shortest stride: strides are powers of two, so nothing is on between its multiples, after the first
+        steps."""
         self.typical_ns = 1e9
         """How long a step takes, as of the last adaptation."""
         self._spent_ns = 0.0

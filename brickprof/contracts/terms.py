@@ -1,7 +1,8 @@
 """The terms on which a run is judged: the library's thresholds, the user's own, and what the user will not hear of.
 
-Enters: settings such as ``{"C-CLIP-001.max": 2}`` and ``{"C-BATCH-001": "a toy on purpose"}``. Leaves: the contract in force
-by id. A name that no contract has is a ConfigurationError: a threshold that is misspelt would never be in force.
+Enters: settings such as ``{"C-CLIP-001.max": 2}`` and ``{"C-BATCH-001": "a toy on purpose"}``. Leaves: the contract
+in force by id. A name that no contract has is a ConfigurationError: a threshold that is misspelt would never be in
+force.
 """
 
 from __future__ import annotations

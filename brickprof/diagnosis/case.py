@@ -1,6 +1,7 @@
 """The case that causes are weighed in: everything that is known of the run.
 
-Enters: the story (columns, for what is judged over many steps) and the timeline (what led up to a moment). Leaves: both.
+Enters: the story (columns, for what is judged over many steps) and the timeline (what led up to a moment). Leaves:
+both.
 """
 
 from __future__ import annotations

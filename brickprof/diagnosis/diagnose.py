@@ -16,7 +16,7 @@ from brickprof.contracts.verdicts import Severity, Verdict, Violation, overall
 from brickprof.diagnosis import summary, whys
 from brickprof.diagnosis.case import Case
 from brickprof.diagnosis.hypotheses import Hypothesis, best
-from brickprof.diagnosis.incidents import ENDINGS, Incident, incidents
+from brickprof.diagnosis.incidents import Incident, incidents
 from brickprof.diagnosis.model import Diagnosis, Finding
 from brickprof.diagnosis.timeline import Timeline
 from brickprof.records import Record
@@ -105,7 +105,7 @@ def _hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
 def _symptom(incident: Incident) -> str:
     """What was seen, and how it ended if that was its end."""
     seen = incident.seen
-    ending = next((v for v in incident.symptoms if v.what in ENDINGS and v is not seen), None)
+    ending = next((v for v in incident.symptoms if v.what == "crashed" and v is not seen), None)
     return f"{seen.symptom}; then {ending.symptom}" if ending is not None else seen.symptom
 
 

@@ -51,11 +51,11 @@ def incidents(violations: Iterable[Violation]) -> list[Incident]:
     return sorted(found, key=_fix_first)
 
 
-def _leads_first(violation: Violation) -> tuple[int, int, float, int]:
-    """Mechanisms before symptoms; among them the graver, the more certain, the earlier."""
+def _leads_first(violation: Violation) -> tuple[int, int, int, float, int]:
+    """Mechanisms before symptoms; among them the graver, what brings more about, the more certain, the earlier."""
     return (
-        not violation.mechanism, _RANKING[violation.severity], -violation.certainty if violation.mechanism else 0.0,
-        violation.first_step,
+        not violation.mechanism, _RANKING[violation.severity], -len(_BROUGHT_ABOUT.get(violation.what, ())),
+        -violation.certainty if violation.mechanism else 0.0, violation.first_step,
     )  # fmt: skip
 
 

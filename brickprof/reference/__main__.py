@@ -1,6 +1,7 @@
 """``python -m brickprof.reference --config tiny --steps 200 --fault alb-044a``
 
-Enters: the command line. Leaves: a training, watched by brickprof (its diagnosis is printed at the end), exit code 0, or 2 for wrong usage.
+Enters: the command line. Leaves: a training, watched by brickprof (its diagnosis is printed at the end), exit code 0,
+or 2 for wrong usage.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Everything a training needs to go on as if nothing had happened, in one file that is whole or not there.
 
-Enters: a trainer. Leaves: a file with weights, moments, schedule, scale, random states, data position and step; and back.
+Enters: a trainer. Leaves: a file with weights, moments, schedule, scale, random states, data position and step; and
+back.
 """
 
 from __future__ import annotations

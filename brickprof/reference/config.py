@@ -1,8 +1,8 @@
 """What a reference training is told: every field in one place, read from YAML, wrong ones refused.
 
-Enters: the name of a preset (``tiny``, ``50m``, ``124m``, ``350m``) or a YAML file, and ``field=value`` overrides. Leaves: a frozen
-``Config``. A key that is no field is an error that names the nearest one: a setting that is parsed and never used is how
-runs go wrong.
+Enters: the name of a preset (``tiny``, ``50m``, ``124m``, ``350m``) or a YAML file, and ``field=value`` overrides.
+Leaves: a frozen ``Config``. A key that is no field is an error that names the nearest one: a setting that is parsed
+and never used is how runs go wrong.
 """
 
 from __future__ import annotations

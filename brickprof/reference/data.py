@@ -2,8 +2,9 @@
 
 Enters: a ``Config``, a rank. Leaves: batches of token ids, and a position from which exactly the same batches go on.
 
-A sequence follows one of a few secret rules: each token is a fixed permutation of the one before it, and now and then a token
-is noise. A model that has found the rules predicts almost every next token; one that has not sits at ln(vocabulary).
+A sequence follows one of a few secret rules: each token is a fixed permutation of the one before it, and now and then
+a token is noise. A model that has found the rules predicts almost every next token; one that has not sits at
+ln(vocabulary).
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Corpus:
         return torch.stack([torch.randperm(self.config.vocabulary, generator=draw) for _ in range(_RULES)])
 
     def sequences(self, numbers: Tensor) -> Tensor:
-        """The sequences with these numbers, one token longer than the model reads. Each is made from its number alone."""
+        """The sequences with these numbers, one token longer than the model reads. Each is made from its number
+        alone."""
         config = self.config
         rows = []
         for number in numbers.tolist():

@@ -1,6 +1,7 @@
 """A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU, tied or untied head.
 
-Enters: token ids. Leaves: logits. Plain torch, one idea a class, names that read well in a report (``blocks.3.mlp.gate``).
+Enters: token ids. Leaves: logits. Plain torch, one idea a class, names that read well in a report
+(``blocks.3.mlp.gate``).
 """
 
 from __future__ import annotations

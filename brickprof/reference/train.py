@@ -1,7 +1,8 @@
 """The reference training, written the way we would write any: one method for each thing that happens in a step.
 
-Enters: a ``Config``. Leaves: a trained model, checkpoints, one line a log. The bricks are what a reader of the code would name:
-data, forward, backward, clip, optimizer, evaluate, checkpoint; ``brickprof`` sees everything inside them by itself.
+Enters: a ``Config``. Leaves: a trained model, checkpoints, one line a log. The bricks are what a reader of the code
+would name: data, forward, backward, clip, optimizer, evaluate, checkpoint; ``brickprof`` sees everything inside them
+by itself.
 
 A fault (``brickprof/reference/faults/``) overrides one of the methods below with the mistake somebody once made in it.
 """
@@ -103,7 +104,8 @@ class Trainer:
             return self.loss(logits, targets.to(logits.device))
 
     def ends_on_host(self, tokens: Tensor) -> Tensor:
-        """Hidden states go to the device and come back; backward sends their gradient. Three transfers, whatever the depth."""
+        """Hidden states go to the device and come back; backward sends their gradient. Three transfers, whatever the
+        depth."""
         with brick("to_device", kind="transfer"):
             hidden = self.model.embed(tokens).to(self.device)
         hidden = self.model.decoder(hidden)

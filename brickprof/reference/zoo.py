@@ -1,6 +1,7 @@
 """The faults and controls that brickprof is measured on, and what is true of each.
 
-Enters: ``faults/*.py`` and ``controls/*.py``, read and never imported. Leaves: a ``Specimen`` each: its script, and its ground truth.
+Enters: ``faults/*.py`` and ``controls/*.py``, read and never imported. Leaves: a ``Specimen`` each: its script, and
+its ground truth.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def read(path: Path) -> Specimen:
 
 
 def _specimen(path: Path, truth: dict[str, Any]) -> Specimen:
-    known = {name: tuple(value) if isinstance(value, list) else value for name, value in truth.items()}
+    known: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in truth.items()}
     known["files"] = tuple(dict(known.get("files", {})).items())
     try:
         specimen = Specimen(path=path, **known)

@@ -1,7 +1,8 @@
 """The one rule engine: the same code for a run that goes on and for one that is over.
 
-Enters: records, one at a time, or a whole ``Run``; the terms on which to judge. Leaves: a ``ContractResult`` of each rule. A
-rule that fails is a result too (NOT_EVALUATED, with what it raised): it takes neither the other rules nor a live run with it.
+Enters: records, one at a time, or a whole ``Run``; the terms on which to judge. Leaves: a ``ContractResult`` of each
+rule. A rule that fails is a result too (NOT_EVALUATED, with what it raised): it takes neither the other rules nor a
+live run with it.
 """
 
 from __future__ import annotations

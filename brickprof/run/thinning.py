@@ -1,14 +1,12 @@
 """Very many samples made few, so that the steps which tell something stay whole.
 
-Enters: the samples of one rank. Leaves: the same table where it is small; else the samples of the first and the last steps, of
-the steps around anything that is not finite, and of as many others, evenly spread, as there is room for.
+Enters: the samples of one rank. Leaves: the same table where it is small; else the samples of the first and the last
+steps, of the steps around anything that is not finite, and of as many others, evenly spread, as there is room for.
 """
 
 from __future__ import annotations
 
 from typing import Any
-
-import numpy as np
 
 _ENOUGH = 120_000
 _HEAD, _TAIL, _AROUND = 32, 64, 8
@@ -17,6 +15,8 @@ _HEAD, _TAIL, _AROUND = 32, 64, 8
 def thin_samples(table: Any, enough: int = _ENOUGH) -> Any:
     if table.num_rows <= enough:
         return table
+    import numpy as np
+
     steps = table["step"].to_numpy()
     looked, rows = np.unique(steps, return_inverse=True)
     keep = np.zeros(len(looked), bool)

@@ -1,8 +1,8 @@
 """The statistics of many tensors over steps, as matrices.
 
-Enters: samples, one at a time or as the columns of an Arrow table. Leaves: a ``Grid`` for each role and rank: one row for
-each step that was looked at, one column for each tensor, NaN where a tensor was not measured. Ten thousand steps of three
-hundred tensors are a few matrices of three million numbers, which rules compare in milliseconds.
+Enters: samples, one at a time or as the columns of an Arrow table. Leaves: a ``Grid`` for each role and rank: one row
+for each step that was looked at, one column for each tensor, NaN where a tensor was not measured. Ten thousand steps
+of three hundred tensors are a few matrices of three million numbers, which rules compare in milliseconds.
 """
 
 from __future__ import annotations

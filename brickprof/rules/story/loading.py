@@ -1,7 +1,7 @@
 """A whole run into a story, column by column.
 
-Enters: a ``Run``. Leaves: its events, and its samples as arrays that were never records: three million of them take seconds
-as records and a fraction of one as columns.
+Enters: a ``Run``. Leaves: its events, and its samples as arrays that were never records: three million of them take
+seconds as records and a fraction of one as columns.
 """
 
 from __future__ import annotations
