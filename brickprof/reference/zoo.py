@@ -40,10 +40,17 @@ class Specimen:
     """Of a reference fault: ``field=value`` texts for its configuration."""
     files: tuple[tuple[str, str], ...] = ()
     trap: str = ""
+    """Of a control: what in it might wrongly alarm."""
+    crashes: bool = False
+    """It may end with an error of its own. Faults of a process or between ranks may in any case."""
 
     @property
     def healthy(self) -> bool:
         return not self.root_causes
+
+    @property
+    def may_crash(self) -> bool:
+        return self.crashes or self.kind in ("process", "distributed")
 
 
 @cache

@@ -1,0 +1,239 @@
+"""The zoo: how runs are scored, how they are run, and what the command says.
+
+Scoring is held against diagnosis.json documents made by hand; running against small scripts that really run.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from brickprof.reference import zoo
+from brickprof.reference.score import CRASHED, JUDGED, LOST, SKIPPED, TIMED_OUT, Outcome, judge, right_place
+from brickprof.reference.tally import tally
+from brickprof.reference.zoo import Specimen
+
+FAULT = Specimen(
+    "f-1", Path("f_1.py"), "a clip that never ran", "gpt", "numeric", 7,
+    contracts=("C-CLIP-001", "C-TRAINSTABLE-001"), root_causes=("grad-clip-not-applied",),
+    bricks=("blocks.3",), first_step=4,
+)  # fmt: skip
+CONTROL = Specimen("quiet", Path("quiet.py"), "a healthy run", "mlp")
+
+
+def finding(**fields) -> dict:
+    return {
+        "contract": "C-CLIP-001", "severity": "error", "root_cause": "grad-clip-not-applied", "confidence": 0.9,
+        "brick": "blocks.3", "first_step": 4, "detected_step": 5, "symptom": "nan",
+    } | fields  # fmt: skip
+
+
+def document(*findings: dict, code: int = 0) -> dict:
+    return {
+        "schema": 1, "verdict": "FAIL" if findings else "PASS", "findings": list(findings), "contracts": [],
+        "run": {"exit": {"code": code, "text": f"the script exited {code}"}},
+    }  # fmt: skip
+
+
+def mark(specimen: Specimen, *findings: dict, **outcome):
+    return judge(specimen, Outcome(outcome.pop("diagnosis", document(*findings)), 2.0, **outcome))
+
+
+# -- one specimen
+
+
+def test_a_fault_found_and_explained_is_right_in_everything():
+    got = mark(FAULT, finding())
+    assert (got.state, got.detected, got.contract, got.brick, got.root_cause) == (JUDGED, True, True, True, True)
+    assert got.latency == 1
+    assert got.right
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"contract": "C-DATA-001"}, {"contract"}),
+        ({"root_cause": "learning-rate-too-high"}, {"root_cause"}),
+        ({"brick": "blocks.1"}, {"brick"}),
+        ({"brick": None, "root_cause": None}, {"brick", "root_cause"}),
+    ],
+)
+def test_each_part_is_judged_for_itself(fields, wrong):
+    got = mark(FAULT, finding(**fields))
+    assert got.detected
+    assert {name for name in ("contract", "brick", "root_cause") if not getattr(got, name)} == wrong
+    assert not got.right
+
+
+def test_any_contract_that_is_named_is_right():
+    assert mark(FAULT, finding(contract="C-TRAINSTABLE-001")).contract
+
+
+def test_only_the_finding_on_top_counts_and_the_others_are_kept():
+    got = mark(FAULT, finding(root_cause="bad-initialisation"), finding())
+    assert not got.root_cause
+    assert [other["root_cause"] for other in got.others] == ["grad-clip-not-applied"]
+    assert got.found["root_cause"] == "bad-initialisation"
+    assert got.expected["root_causes"] == ["grad-clip-not-applied"]
+
+
+def test_what_is_only_worth_knowing_is_no_detection_and_no_alarm():
+    assert not mark(FAULT, finding(severity="info")).detected
+    assert mark(CONTROL, finding(severity="info")).right
+
+
+def test_an_info_on_top_does_not_hide_the_error_below_it():
+    got = mark(FAULT, finding(severity="info", root_cause="plateau"), finding())
+    assert got.root_cause
+
+
+def test_a_healthy_run_with_a_warning_is_a_false_alarm():
+    got = mark(CONTROL, finding(severity="warning"))
+    assert got.detected and not got.right
+    assert not got.root_cause
+
+
+@pytest.mark.parametrize(
+    ("found", "bricks", "right"),
+    [
+        ("embed", ("embed",), True),
+        ("blocks.3.mlp.gate", ("blocks.3",), True),
+        ("blocks.30", ("blocks.3",), False),
+        ("blocks", ("blocks.3",), False),
+        ("", ("blocks.3",), False),
+        ("anything", (), True),
+        ("head", ("embed", "head"), True),
+        ("head", ("",), False),
+        ("", ("",), True),
+    ],
+)
+def test_the_place_is_the_brick_or_inside_it(found, bricks, right):
+    assert bool(right_place(found, bricks)) is right
+
+
+def test_a_crash_of_its_own_is_never_right():
+    got = mark(FAULT, diagnosis=document(finding(), code=1), said="Traceback\nNameError: x\n")
+    assert (got.state, got.detected, got.contract, got.root_cause) == (CRASHED, False, False, False)
+    assert "exited 1" in got.why and "NameError: x" in got.why
+    assert got.found["root_cause"] == "grad-clip-not-applied"
+
+
+@pytest.mark.parametrize("fields", [{"kind": "process"}, {"crashes": True}])
+def test_a_fault_that_ends_in_a_crash_is_judged_as_the_others(fields):
+    specimen = Specimen("f-2", Path("f.py"), "", "mlp", root_causes=("grad-clip-not-applied",), **fields)
+    assert mark(specimen, diagnosis=document(finding(), code=139)).state == JUDGED
+
+
+def test_out_of_time_is_never_right_even_with_the_right_finding():
+    got = mark(FAULT, finding(), timed_out=True)
+    assert got.state == TIMED_OUT and not got.detected
+
+
+def test_no_diagnosis_and_not_run():
+    assert mark(FAULT, diagnosis=None, said="brickprof: no space left").why == "no diagnosis: brickprof: no space left"
+    assert mark(FAULT, diagnosis=None).state == LOST
+    skipped = mark(FAULT, diagnosis=None, skipped="needs a GPU")
+    assert (skipped.state, skipped.why, skipped.counts) == (SKIPPED, "needs a GPU", False)
+
+
+def test_a_broken_control_is_not_a_quiet_one():
+    assert not mark(CONTROL, diagnosis=document(code=1)).right
+    assert not mark(CONTROL, diagnosis=None).right
+
+
+# -- all of them
+
+
+def marks_of(right: int, wrong: int, **fields):
+    return [mark(FAULT, finding()) for _ in range(right)] + [mark(FAULT, finding(**fields)) for _ in range(wrong)]
+
+
+def test_shares_and_the_bar():
+    good = tally([*marks_of(19, 1, root_cause="plateau"), mark(CONTROL)])
+    assert good.faults.root_cause.value == 0.95
+    assert good.met
+    poor = tally([*marks_of(17, 3, root_cause="plateau"), mark(CONTROL)])
+    assert not poor.met
+    assert [goal.name for goal in poor.goals if not goal.met] == ["root cause"]
+
+
+def test_contract_and_brick_are_one_goal():
+    half = [mark(FAULT, finding(brick="head")), mark(FAULT, finding(contract="C-X-001")), mark(FAULT, finding())]
+    got = tally(half)
+    assert (got.faults.contract.count, got.faults.brick.count, got.faults.placed.count) == (2, 2, 1)
+
+
+def test_one_false_alarm_misses_the_bar():
+    got = tally([mark(FAULT, finding()), mark(CONTROL), mark(CONTROL, finding(severity="warning"))])
+    assert (got.silent.count, got.silent.of) == (1, 2)
+    assert not got.met
+
+
+def test_skipped_ones_are_counted_apart_and_broken_ones_as_missed():
+    got = tally(
+        [
+            mark(FAULT, finding()),
+            mark(FAULT, diagnosis=None, skipped="needs a GPU"),
+            mark(FAULT, diagnosis=document(finding(), code=1)),
+        ]
+    )
+    assert (got.faults.detected.count, got.faults.detected.of) == (1, 2)
+    assert got.states == {JUDGED: 1, SKIPPED: 1, CRASHED: 1}
+
+
+def test_latency_is_told_by_kind_with_its_limit():
+    slow = Specimen("s", Path("s.py"), "", "cnn", "silent", root_causes=("plateau",), first_step=0)
+    placeless = Specimen("p", Path("p.py"), "", "cnn", "silent", root_causes=("plateau",))
+    got = tally(
+        [
+            mark(FAULT, finding(detected_step=4)),
+            mark(FAULT, finding(detected_step=9)),
+            mark(slow, finding(detected_step=30)),
+            mark(placeless, finding()),
+            mark(slow),
+        ]
+    ).latency
+    assert (got["numeric"].median, got["numeric"].worst, got["numeric"].within) == (2.5, 5, 1)
+    assert (got["silent"].count, got["silent"].worst, got["silent"].limit, got["silent"].within) == (1, 30, 50, 1)
+
+
+def test_calibration_has_every_claim_false_alarms_included():
+    got = tally(
+        [
+            mark(FAULT, finding(confidence=1.0)),
+            mark(FAULT, finding(confidence=0.6, root_cause="plateau")),
+            mark(CONTROL, finding(confidence=0.95, severity="warning")),
+            mark(FAULT),
+        ]
+    ).calibration
+    assert got.count == 3
+    assert got.brier == pytest.approx((0 + 0.36 + 0.9025) / 3, abs=1e-4)
+    assert [(one.low, one.high, one.count, one.right) for one in got.bins] == [(0.5, 0.7, 1, 0.0), (0.9, 1.0, 2, 0.5)]
+
+
+def test_groups_by_family_and_kind():
+    other = Specimen("o", Path("o.py"), "", "cnn", "silent", root_causes=("plateau",))
+    got = tally([mark(FAULT, finding()), mark(other)])
+    assert got.by_family["gpt"].detected.value == 1
+    assert got.by_kind["silent"].detected.value == 0
+
+
+def test_nothing_at_all_has_numbers_too():
+    got = tally([])
+    assert got.faults.detected.value is None
+    assert json.dumps(got.to_dict(), allow_nan=False)
+
+
+def test_every_mark_is_strict_json():
+    json.dumps([mark(FAULT, finding()).to_dict(), mark(CONTROL).to_dict()], allow_nan=False)
+    assert mark(FAULT, finding()).to_dict()["right"] is True
+
+
+# -- what lies in the zoo
+
+
+def test_specimens_are_named_after_their_files():
+    for specimen in (*zoo.faults().values(), *zoo.controls().values()):
+        assert specimen.path.stem == specimen.id.replace("-", "_")
