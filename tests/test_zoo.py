@@ -6,11 +6,17 @@ Scoring is held against diagnosis.json documents made by hand; running against s
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from brickprof.cli import doctor
+from brickprof.cli.app import main
 from brickprof.reference import zoo
+from brickprof.reference.keeper import Keeper, command
 from brickprof.reference.score import CRASHED, JUDGED, LOST, SKIPPED, TIMED_OUT, Outcome, judge, right_place
 from brickprof.reference.tally import tally
 from brickprof.reference.zoo import Specimen
@@ -132,7 +138,8 @@ def test_out_of_time_is_never_right_even_with_the_right_finding():
 
 
 def test_no_diagnosis_and_not_run():
-    assert mark(FAULT, diagnosis=None, said="brickprof: no space left").why == "no diagnosis: brickprof: no space left"
+    lost = mark(FAULT, diagnosis=None, code=2, said="brickprof: no space left")
+    assert lost.why == "no diagnosis, exit code 2: brickprof: no space left"
     assert mark(FAULT, diagnosis=None).state == LOST
     skipped = mark(FAULT, diagnosis=None, skipped="needs a GPU")
     assert (skipped.state, skipped.why, skipped.counts) == (SKIPPED, "needs a GPU", False)
@@ -237,3 +244,154 @@ def test_every_mark_is_strict_json():
 def test_specimens_are_named_after_their_files():
     for specimen in (*zoo.faults().values(), *zoo.controls().values()):
         assert specimen.path.stem == specimen.id.replace("-", "_")
+
+
+# -- real runs
+
+
+TRAIN = """
+import sys, torch
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(8):
+    x = torch.randn(16, 4)
+    loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+open("left.txt", "w").write(open("given.txt").read() + sys.argv[1])
+"""
+
+
+def script(folder: Path, text: str, **fields) -> Specimen:
+    path = folder / f"{fields.get('id', 'made')}.py"
+    path.write_text(text)
+    return Specimen(**{"id": "made", "path": path, "title": "made here", "family": "mlp"} | fields)
+
+
+def test_a_specimen_runs_in_a_folder_of_its_own_with_its_files_and_arguments(tmp_path):
+    made = script(tmp_path, TRAIN, args=("told",), files=(("given.txt", "given and "),), run=("--level", "light"))
+    outcome = Keeper(tmp_path / "out", timeout=120, jobs=1).run(made)
+    assert outcome.diagnosis["run"]["steps"] == 8, outcome.said
+    assert outcome.diagnosis["run"]["level"] == "light"
+    assert (tmp_path / "out" / "made" / "work" / "left.txt").read_text() == "given and told"
+    assert (outcome.folder / "diagnosis.json").exists()
+    assert judge(made, outcome).right
+
+
+def test_out_of_time_ends_everything_that_was_started(tmp_path):
+    child = (
+        "import subprocess, sys, time\n"
+        "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)'])\n"
+        "print(other.pid, flush=True)\ntime.sleep(99)"
+    )
+    made = script(tmp_path, child)
+    outcome = Keeper(tmp_path / "out", timeout=4, jobs=1).run(made)
+    assert judge(made, outcome).state == TIMED_OUT
+    pid = int((tmp_path / "out" / "made" / "output.txt").read_text().split()[0])
+    assert ended(pid)
+
+
+def ended(pid: int) -> bool:
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_many_keep_their_order_and_what_cannot_run_is_told_why(tmp_path):
+    fails = script(tmp_path, "raise SystemExit('no such thing')", id="fails")
+    needy = script(tmp_path, "", id="needy", needs="gpu")
+    heard = []
+    outcomes = Keeper(tmp_path / "out", timeout=60, jobs=2, keep_runs=False).run_all(
+        [needy, fails], {"gpu": "needs a GPU"}, lambda specimen, outcome: heard.append(specimen.id)
+    )
+    states = [judge(made, outcome).state for made, outcome in zip([needy, fails], outcomes, strict=True)]
+    assert states == [SKIPPED, CRASHED]
+    assert sorted(heard) == ["fails", "needy"]
+    assert not (tmp_path / "out" / "fails").exists()
+
+
+def test_a_reference_fault_is_run_by_the_reference_training(tmp_path):
+    fault = Specimen("alb-1", Path("alb_1.py"), "", "reference", root_causes=("plateau",), args=("--steps", "9"))
+    words = command(fault, tmp_path)
+    assert words[-7:] == ["brickprof.reference", "--config", "tiny", "--fault", "alb-1", "--steps", "9"]
+    assert "alb_1.py" not in " ".join(words)
+
+
+# -- the command
+
+
+@pytest.fixture
+def cage(tmp_path, monkeypatch):
+    """A zoo of two: a fault that looks healthy, and a control."""
+    dull = script(tmp_path, "print('nothing')", id="dull", kind="silent", root_causes=("plateau",))
+    calm = script(tmp_path, "print('nothing')", id="calm", trap="none")
+    needy = script(tmp_path, "", id="needy", kind="numeric", family="gpt", needs="triton", root_causes=("plateau",))
+    monkeypatch.setattr(zoo, "faults", lambda: {"dull": dull, "needy": needy})
+    monkeypatch.setattr(zoo, "controls", lambda: {"calm": calm})
+    monkeypatch.setattr(doctor, "ask_torch", lambda: {"available": False})
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_runs_scores_and_misses_the_bar(cage, capsys):
+    assert main(["zoo", "--json", "zoo.json", "--markdown", "zoo.md", "-o", "kept", "--jobs", "2"]) == 1
+    told = json.loads((cage / "zoo.json").read_text())
+    assert {one["id"]: one["state"] for one in told["specimens"]} == {
+        "dull": JUDGED, "needy": SKIPPED, "calm": JUDGED
+    }  # fmt: skip
+    assert told["tally"]["faults"]["detected"] == {"count": 0, "of": 1, "share": 0.0}
+    assert told["tally"]["healthy"]["silent"]["count"] == 1
+    out = capsys.readouterr().out
+    assert "detected: 0 of 1 (0.0 %), wanted 95 %, MISSED" in out
+    assert "skipped: needs a GPU and Triton" in out
+    page = (cage / "zoo.md").read_text()
+    assert "| dull | silent | mlp | NO | NO | NO | NO |" in page
+    assert "| calm | mlp | made here | yes |" in page
+    assert (cage / "kept" / "calm" / "runs").is_dir()
+
+
+def test_the_command_meets_the_bar_on_quiet_controls_and_json_may_go_to_stdout(cage, capsys):
+    assert main(["zoo", "--controls", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["tally"]["met"] is True
+
+
+def test_nothing_that_can_run_here_is_nothing_to_judge(cage, capsys):
+    assert main(["zoo", "needy"]) == 3
+    assert "Nothing of what was asked for" in capsys.readouterr().err
+
+
+def test_the_list_runs_nothing(cage, capsys):
+    assert main(["zoo", "--list", "--kind", "silent"]) == 0
+    out = capsys.readouterr().out
+    assert "dull" in out and "calm" not in out and "needy" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["zoo", "dul"], "Did you mean dull?"),
+        (["zoo", "--kind", "loud"], "There are: control, numeric, silent."),
+        (["zoo", "--family", "rnn"], "There are: gpt, mlp."),
+        (["zoo", "--controls", "dull"], "not in the part of the zoo that was asked for"),
+        (["zoo", "--jobs", "0"], "--jobs"),
+    ],
+)
+def test_wrong_words_are_wrong_usage(words, said, cage, capsys):
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_command_itself_never_loads_torch():
+    program = (
+        "import sys\nfrom brickprof.cli.app import main\nmain(['zoo', '--list'])\n"
+        "import brickprof.reference.keeper\nassert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60)

@@ -25,6 +25,8 @@ class Outcome:
     seconds: float = 0.0
     folder: Path | None = None
     timed_out: bool = False
+    code: int | None = None
+    """Of brickprof itself."""
     skipped: str = ""
     """Why it was not run here."""
     said: str = ""
@@ -114,7 +116,7 @@ def _state(specimen: Specimen, outcome: Outcome) -> tuple[str, str]:
     if outcome.timed_out:
         return TIMED_OUT, f"not done after {outcome.seconds:.0f} s"
     if outcome.diagnosis is None:
-        return LOST, f"no diagnosis: {_last_line(outcome.said)}"
+        return LOST, f"no diagnosis, exit code {outcome.code}: {_last_line(outcome.said)}"
     ended = outcome.diagnosis.get("run", {}).get("exit", {})
     if ended.get("code", 0) and not specimen.may_crash:
         return CRASHED, f"{ended.get('text') or 'it failed'}: {_last_line(outcome.said)}"

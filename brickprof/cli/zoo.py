@@ -1,0 +1,212 @@
+"""``brickprof zoo``: what brickprof finds in trainings of which the truth is known.
+
+Enters: ids, or which part of the zoo. Leaves: a table and figures, JSON and Markdown where asked; 0 when the bar is
+met, else 1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from brickprof.reference.keeper import Told
+    from brickprof.reference.score import Mark, Outcome
+    from brickprof.reference.zoo import Specimen
+
+
+def register(app: typer.Typer) -> None:
+    app.command("zoo")(zoo)
+
+
+def zoo(
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="IDS...", help="Faults and controls, such as alb-044a or 'alb-*'.")
+    ] = None,
+    faults: Annotated[bool, typer.Option("--faults", help="Only the faults.")] = False,
+    controls: Annotated[bool, typer.Option("--controls", help="Only the healthy controls.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Faults and controls, which is the default.")] = False,
+    kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only this kind: numeric, silent, ...")] = None,
+    family: Annotated[str | None, typer.Option(metavar="FAMILY", help="Only this family: mlp, gpt, ...")] = None,
+    jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time; default: a core each.")] = None,
+    timeout: Annotated[float, typer.Option(metavar="S", min=1.0, help="Seconds that a run may take.")] = 180.0,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON; - for stdout.")
+    ] = None,
+    markdown_file: Annotated[
+        str | None, typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown; - for stdout.")
+    ] = None,
+    only_list: Annotated[bool, typer.Option("--list", help="Say what there is, and run nothing.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Keep the runs in this folder.")
+    ] = None,
+) -> None:
+    """Run the faults and the healthy controls, and score what is found in them.
+
+    Example: brickprof zoo --kind numeric --json zoo.json
+    """
+    from brickprof.reference import zoo as known
+
+    both = everything or faults == controls
+    pool = [
+        *(known.faults() if both or faults else {}).values(),
+        *(known.controls() if both or controls else {}).values(),
+    ]
+    chosen = choose(pool, ids or [], kind, family)
+    shown = _console(json_file == "-" or markdown_file == "-")
+    if only_list:
+        _list(chosen, shown, json_file)
+        return
+    marks = _judged(chosen, shown, jobs or _cores(), timeout, out)
+    raise typer.Exit(_report(marks, shown, json_file, markdown_file))
+
+
+def choose(pool: Sequence[Specimen], ids: Sequence[str], kind: str | None, family: str | None) -> list[Specimen]:
+    """The specimens of ``pool`` that were asked for; a word that fits none is wrong usage."""
+    from brickprof.errors import UsageError
+
+    kinds, families = {specimen.kind for specimen in pool}, {specimen.family for specimen in pool}
+    for word, option, there in ((kind, "--kind", kinds), (family, "--family", families)):
+        if word is not None and word not in there:
+            raise UsageError(f"{option} {word!r} fits nothing.", f"There are: {', '.join(sorted(there))}.")
+    for word in ids:
+        if not any(fnmatchcase(specimen.id, word) for specimen in pool):
+            _unknown(word)
+    return [
+        specimen
+        for specimen in pool
+        if (not ids or any(fnmatchcase(specimen.id, word) for word in ids))
+        and kind in (None, specimen.kind)
+        and family in (None, specimen.family)
+    ]
+
+
+def _unknown(word: str) -> None:
+    from brickprof.errors import UsageError
+    from brickprof.reference import zoo as known
+
+    known.find(word)
+    raise UsageError(f"{word!r} is not in the part of the zoo that was asked for.", "See: brickprof zoo --list")
+
+
+def _judged(chosen: Sequence[Specimen], console: Console, jobs: int, timeout: float, out: Path | None) -> list[Mark]:
+    from brickprof.errors import OutputError
+    from brickprof.reference.keeper import Keeper
+    from brickprof.reference.score import judge
+
+    try:
+        with _place(out) as folder, _progress(console, len(chosen)) as told:
+            keeper = Keeper(folder, timeout=timeout, jobs=jobs, keep_runs=out is not None)
+            outcomes = keeper.run_all(chosen, lacking(chosen), told)
+    except OSError as error:
+        raise OutputError(f"{out or tempfile.gettempdir()} cannot be written: {error.strerror or error}.") from None
+    return [judge(specimen, outcome) for specimen, outcome in zip(chosen, outcomes, strict=True)]
+
+
+def _place(out: Path | None) -> Any:
+    return nullcontext(out) if out is not None else _scratch()
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="brickprof-zoo-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def lacking(chosen: Sequence[Specimen]) -> dict[str, str]:
+    """Why what needs a GPU, or Triton, cannot run on this machine; torch is asked in a process of its own."""
+    from importlib.util import find_spec
+
+    from brickprof.cli import doctor
+
+    if all(specimen.needs == "cpu" for specimen in chosen):
+        return {}
+    gpu = bool(doctor.ask_torch().get("available"))
+    lacks = {} if gpu else {"gpu": "needs a GPU", "triton": "needs a GPU and Triton"}
+    return lacks if find_spec("triton") else lacks | {"triton": "needs Triton"}
+
+
+@contextmanager
+def _progress(console: Console, total: int) -> Iterator[Told]:
+    """A bar on a terminal; elsewhere a line for each run that ends."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from brickprof.reference.score import judge
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=total)
+
+        def told(specimen: Specimen, outcome: Outcome) -> None:
+            mark = judge(specimen, outcome)
+            progress.update(task, advance=1, description=specimen.id)
+            if not console.is_terminal:
+                word = "right" if mark.right else mark.why or "wrong"
+                print(f"{specimen.id}: {word} ({mark.seconds:.1f} s)", file=sys.stderr, flush=True)
+
+        yield told
+
+
+def _report(marks: Sequence[Mark], console: Console, json_file: str | None, markdown_file: str | None) -> int:
+    from brickprof.errors import NothingToJudge
+    from brickprof.reference import board
+    from brickprof.reference.tally import tally
+
+    figures = tally(marks)
+    console.print(board.shown(marks, figures), highlight=False)
+    if json_file:
+        document = {"schema": 1, "tally": figures.to_dict(), "specimens": [mark.to_dict() for mark in marks]}
+        _write(json_file, json.dumps(document, indent=2, allow_nan=False) + "\n")
+    if markdown_file:
+        _write(markdown_file, board.markdown(marks, figures))
+    if not any(mark.counts for mark in marks):
+        raise NothingToJudge("Nothing of what was asked for can run on this machine.")
+    return 0 if figures.met else 1
+
+
+def _list(chosen: Sequence[Specimen], console: Console, json_file: str | None) -> None:
+    from dataclasses import asdict
+
+    from brickprof.reference import board
+
+    console.print(board.listing(chosen), highlight=False)
+    if json_file:
+        truths = [asdict(one) | {"path": one.path.name, "files": dict(one.files)} for one in chosen]
+        _write(json_file, json.dumps(truths, indent=2) + "\n")
+
+
+def _write(file: str, text: str) -> None:
+    from brickprof.errors import OutputError
+
+    if file == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(file).write_text(text, "utf-8")
+    except OSError as error:
+        raise OutputError(f"{file} cannot be written: {error.strerror or error}.") from None
+
+
+def _console(stdout_is_taken: bool) -> Console:
+    from rich.console import Console
+
+    stream: Any = sys.stderr if stdout_is_taken else sys.stdout
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="backslashreplace")
+    piped = not stream.isatty()
+    return Console(file=stream, width=200 if piped else None)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
