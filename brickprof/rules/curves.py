@@ -1,0 +1,190 @@
+"""The loss as a curve: where it started, how noisy it is, where it stands, and what guessing would cost.
+
+Enters: the story of one rank. Leaves: a ``Curve`` of its finite losses, one a step, and the ``Chance`` level of its
+loss function where that is known. A curve knows when its level says nothing: several losses that work against each
+other, losses of both signs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from brickprof.records import Event
+from brickprof.rules.names import number, whole
+from brickprof.rules.story import Story
+from brickprof.rules.story.tracks import Floats, Track
+
+SIGMA = 1.4826
+"""From the median absolute deviation to the standard deviation of a bell curve."""
+_CLASSED = ("cross_entropy", "nll")
+_SETTLED = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """The loss of a model that knows nothing but the number of classes."""
+
+    level: float
+    classes: int
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    track: Track
+    several: bool
+    """Several losses in a step (adversaries, parts that are trained in turns): their mean has no meaning."""
+    phases: bool
+    """Different steps have different losses."""
+    broken: int
+    """How many losses were not finite."""
+
+    def __len__(self) -> int:
+        return len(self.track)
+
+    @property
+    def values(self) -> Floats:
+        return self.track.values
+
+    @property
+    def signed(self) -> bool:
+        return bool(np.any(self.track.values < 0))
+
+    @property
+    def comparable(self) -> bool:
+        """Whether a lower loss is a better one, and its distance to zero means something."""
+        return not (self.several or self.signed)
+
+    @property
+    def why_not(self) -> str:
+        return "several losses in a step" if self.several else "losses below zero" if self.signed else ""
+
+    @property
+    def start(self) -> float:
+        """The level of the first few steps."""
+        return float(np.median(self.values[: min(5, max(1, len(self) // 3))]))
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation from step to step, whatever the trend."""
+        return jitter(self.values)
+
+    def tail(self, count: int) -> float:
+        return float(np.median(self.values[-max(1, count) :]))
+
+    def step(self, place: int) -> int:
+        return int(self.track.steps[place])
+
+
+def curve(story: Story, rank: int) -> Curve:
+    losses = story.losses(rank)
+    finite = losses.finite()
+    several, phases = _kinds(story.events("loss", rank), story.names.optimizers(rank))
+    return Curve(finite, several or _opponents(story, rank), phases, len(losses) - len(finite))
+
+
+def jitter(values: Floats) -> float:
+    """Robust: the median deviation of the differences."""
+    if len(values) < 3:
+        return 0.0
+    differences = np.diff(values)
+    return float(SIGMA * np.median(np.abs(differences - np.median(differences))) / math.sqrt(2))
+
+
+def spread(values: Floats) -> float:
+    """Robust standard deviation around the median."""
+    return float(SIGMA * np.median(np.abs(values - np.median(values)))) if len(values) else 0.0
+
+
+def slope(values: Floats) -> float:
+    """How many standard errors the straight line through ``values`` falls (below zero) or rises."""
+    count = len(values)
+    if count < 8:
+        return 0.0
+    place = np.arange(count) - (count - 1) / 2
+    tilt = float(place @ values) / float(place @ place)
+    rest = values - values.mean() - tilt * place
+    error = math.sqrt(float(rest @ rest) / (count - 2) / float(place @ place))
+    return tilt / error if error > 0 else math.copysign(math.inf, tilt) if tilt else 0.0
+
+
+def smooth(values: Floats, window: int) -> Floats:
+    """Means of ``window`` neighbours; shorter than ``values`` by ``window - 1``."""
+    sums = np.cumsum(np.concatenate([[0.0], values]))
+    made: Floats = (sums[window:] - sums[:-window]) / window
+    return made
+
+
+def _kinds(events: list[Event], optimizers: int) -> tuple[bool, bool]:
+    sites: dict[int, set[str]] = {}
+    counts: dict[int, int] = {}
+    for event in events:
+        counts[event.step] = counts.get(event.step, 0) + 1
+        if site := event.fields.get("site"):
+            sites.setdefault(event.step, set()).add(str(site))
+    many = sum(1 for found in sites.values() if len(found) > 1)
+    in_turns = optimizers > 1 and sum(1 for count in counts.values() if count > 1) * 2 > len(counts)
+    every = set().union(*sites.values()) if sites else set()
+    return many * 4 > len(sites) > 0 or in_turns, len(every) > 1
+
+
+def _opponents(story: Story, rank: int) -> bool:
+    """Whether one step asks the same kind of question with opposite answers, as adversaries do."""
+    answers: dict[tuple[int, str], set[float]] = {}
+    for event in training_calls(story, rank):
+        target = event.fields.get("target")
+        if not isinstance(target, dict) or target.get("min") is None or target.get("min") != target.get("max"):
+            continue
+        answers.setdefault((event.step, str(event.fields.get("name"))), set()).add(float(target["min"]))
+    return sum(1 for found in answers.values() if len(found) > 1) >= 2
+
+
+def training_calls(story: Story, rank: int) -> list[Event]:
+    """The calls of a loss function that were differentiated."""
+    return [event for event in story.events("criterion", rank) if event.fields.get("grad") is not False]
+
+
+def chance(story: Story, rank: int) -> Chance | None:
+    """What guessing costs: ln(classes), where the loss is seen to be a cross-entropy (or its share of a step)."""
+    calls = [event for event in training_calls(story, rank) if event.fields.get("name") in _CLASSED]
+    return _called(story, rank, calls) if calls else _implied(story, rank)
+
+
+def _called(story: Story, rank: int, calls: list[Event]) -> Chance | None:
+    classes = {whole(event.fields.get("classes")) for event in calls}
+    if len(classes) != 1 or min(classes) < 2:
+        return None
+    losses = story.losses(rank)
+    shares = []
+    for event in calls:
+        value, loss = number(event.fields.get("value")), losses.at(event.step)
+        if value and loss is not None and math.isfinite(value) and math.isfinite(loss) and abs(value) > 1e-6:
+            rows = whole(event.fields.get("rows"), 1) if event.fields.get("reduction") == "sum" else 1
+            shares.append(loss / value * rows)
+    if not shares:
+        return None
+    share = float(np.median(shares))
+    steady = spread(np.asarray(shares)) <= 0.05 * abs(share)
+    found = min(classes)
+    return Chance(share * math.log(found), found, calls[0].id) if steady and share > _SETTLED else None
+
+
+def _implied(story: Story, rank: int) -> Chance | None:
+    """Without the calls themselves: the loss is a log-likelihood, and the last matrix has a row for each class."""
+    told = [event for event in story.events("loss", rank) if event.fields.get("grad_fn")]
+    if not told or any(event.fields["grad_fn"] != "NllLossBackward0" for event in told):
+        return None
+    matrices = [event for event in story.events("tensor", rank) if _is_matrix(event)]
+    models = {event.fields.get("model") for event in matrices}
+    if not matrices or len(models) != 1:
+        return None
+    classes = whole(matrices[-1].fields["shape"][0])
+    return Chance(math.log(classes), classes, matrices[-1].id) if classes >= 2 else None
+
+
+def _is_matrix(event: Event) -> bool:
+    shape = event.fields.get("shape")
+    return isinstance(shape, list) and len(shape) == 2 and bool(event.fields.get("trainable", True))

@@ -1,0 +1,239 @@
+"""C-LEARN-001: the loss leaves the level of guessing. FALSIFY-ALBOR-001: after warm-up it falls and stays down.
+
+Enters: the story. Leaves: the symptoms ``not-learning`` (at the level of guessing although the weights have travelled
+far), ``diverged`` (far above its start, or most of what was learnt is lost again) and ``plateau``.
+
+A flat loss alone proves nothing: adversaries balance, fine-tuning starts at its optimum, labels have a floor of
+noise, warm-up takes its time. So flat counts only at the level of guessing, and only after the weights have moved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from brickprof.contracts.schema import Contract
+from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Violation
+from brickprof.rules import curves, wording
+from brickprof.rules.curves import Chance, Curve
+from brickprof.rules.story import Story
+
+LEARN, TREND = "C-LEARN-001", "FALSIFY-ALBOR-001"
+
+
+class Learning:
+    contract = LEARN
+
+    def judge(self, story: Story, contract: Contract) -> ContractResult:
+        wanted = "below the level of guessing"
+        if not story.trained:
+            return ContractResult(LEARN, Verdict.VACUOUS, "", wanted, "no training was observed")
+        answers = [self._of(story, rank, contract) for rank in story.ranks]
+        broken = [answer for answer in answers if answer.verdict is Verdict.FAIL]
+        passed = [answer for answer in answers if answer.verdict is Verdict.PASS]
+        return (broken or passed or answers)[0]
+
+    def _of(self, story: Story, rank: int, contract: Contract) -> ContractResult:
+        curve, chance = curves.curve(story, rank), curves.chance(story, rank)
+        least = int(contract.threshold("steps"))
+        if not curve.comparable:
+            return _open(f"{curve.why_not}: their level says nothing about learning")
+        if chance is None:
+            return _open("what guessing would cost is not known: no cross-entropy was seen")
+        if len(curve) < least:
+            return _open(f"{wording.count(len(curve), 'loss', 'losses')}; fewer than {least} say too little")
+        violation = _at_chance(story, curve, chance, contract)
+        limit = f"below {chance.level:.4g} (guessing among {chance.classes:,} classes)"
+        observed = f"{curve.tail(len(curve) // 4):.4g} at the end"
+        if violation is not None:
+            return ContractResult(LEARN, Verdict.FAIL, observed, limit, violation.symptom, (violation,))
+        if curve.tail(len(curve) // 4) < (1 - contract.threshold("band")) * chance.level:
+            return ContractResult(LEARN, Verdict.PASS, observed, limit)
+        return _open("still near the level of guessing, and not yet long enough to say why")
+
+
+def _open(why: str) -> ContractResult:
+    return ContractResult(LEARN, Verdict.NOT_EVALUATED, "", "below the level of guessing", why)
+
+
+def _at_chance(story: Story, curve: Curve, chance: Chance, contract: Contract) -> Violation | None:
+    settled = curve.values[len(curve) // 4 :]
+    level = float(np.median(settled))
+    band = contract.threshold("band")
+    if not 1 - band <= level / chance.level <= 1 + 3 * band:
+        return None
+    if (
+        curves.slope(settled) < -contract.threshold("falling")
+        or curve.tail(len(curve) // 8) < (1 - band) * chance.level
+    ):
+        return None
+    warming = _warming_up(story, curve.track.rank)
+    travelled, evidence = travel(story, curve.track.rank)
+    enough = travelled is not None and travelled >= contract.threshold("travelled")
+    if warming or not (enough or len(curve) >= contract.threshold("steps_without_travel")):
+        return None
+    return _not_learning(curve, chance, level, travelled, evidence, contract)
+
+
+def _not_learning(
+    curve: Curve, chance: Chance, level: float, travelled: float | None, evidence: tuple[str, ...], contract: Contract
+) -> Violation:
+    shown = f"loss stays at {level:.4g}, what guessing among {chance.classes:,} classes costs ({chance.level:.4g})"
+    last = min(len(curve) - 1, int(contract.threshold("steps")) - 1)
+    proof = (*curve.track.evidences((0, last, len(curve) - 1)), chance.evidence, *evidence)
+    details = {
+        "question": "Why does the loss not fall?", "level": level, "chance": chance.level, "classes": chance.classes,
+        "travelled": travelled, "at_chance": True,
+    }  # fmt: skip
+    return Violation(
+        LEARN, "not-learning", Severity.WARNING, f"{shown} for {len(curve):,} steps", curve.step(0),
+        curve.step(last), "loss", "step", curve.track.rank, tuple(dict.fromkeys(proof)), details,
+    )  # fmt: skip
+
+
+def travel(story: Story, rank: int) -> tuple[float | None, tuple[str, ...]]:
+    """How far the weights went, in lengths of themselves: what was seen of the updates, over all steps."""
+    grid = story.grid("update", rank)
+    if not len(grid):
+        return None, ()
+    with np.errstate(all="ignore"):
+        ratios = np.where(np.isfinite(grid.ratio), grid.ratio, np.nan)
+        looked = np.any(np.isfinite(ratios), axis=1)
+        if not looked.any():
+            return None, ()
+        typical = np.nanmedian(ratios[looked], axis=1)
+    steps = story.steps(rank)
+    place = int(np.nanargmax(ratios[looked][-1]))
+    return float(np.median(typical)) * steps, (grid.evidence(int(np.flatnonzero(looked)[-1]), place),)
+
+
+def _warming_up(story: Story, rank: int) -> bool:
+    """The rate still rises: what it will do to the loss is not seen yet."""
+    rates = story.rates(rank)
+    if len(rates) < 8:
+        return False
+    return float(rates.values[-1]) > 1.05 * float(rates.values[len(rates) * 3 // 4])
+
+
+class Trend:
+    contract = TREND
+
+    def judge(self, story: Story, contract: Contract) -> ContractResult:
+        limit = f"no lasting rise above {contract.threshold('rise') * 100:.3g} %"
+        if not story.trained:
+            return ContractResult(TREND, Verdict.VACUOUS, "", limit, "no training was observed")
+        found = [curves.curve(story, rank) for rank in story.ranks]
+        longest = max(found, key=len)
+        violations = [violation for curve in found for violation in _trend(story, curve, contract)][:1]
+        if violations and violations[0].severity is not Severity.INFO:
+            seen = violations[0].symptom
+            return ContractResult(TREND, Verdict.FAIL, seen, limit, seen, tuple(violations))
+        if not longest.comparable:
+            return ContractResult(TREND, Verdict.NOT_EVALUATED, "", limit, longest.why_not)
+        return replace(_fallen(longest, limit, contract), violations=tuple(violations))
+
+
+def _fallen(curve: Curve, limit: str, contract: Contract) -> ContractResult:
+    window = int(contract.threshold("window"))
+    if len(curve) < 2 * window:
+        why = f"{wording.count(len(curve), 'loss', 'losses')}: at least {2 * window} are needed to see a trend"
+        return ContractResult(TREND, Verdict.NOT_EVALUATED, "", limit, why)
+    first, last = float(curve.values[:window].mean()), float(curve.values[-window:].mean())
+    observed = f"mean of {window} losses from {first:.4g} to {last:.4g}"
+    if last < first:
+        return ContractResult(TREND, Verdict.PASS, observed, limit)
+    return ContractResult(TREND, Verdict.NOT_EVALUATED, observed, limit, "the loss did not fall, nor did it rise")
+
+
+def _trend(story: Story, curve: Curve, contract: Contract) -> list[Violation]:
+    if len(curve) < int(contract.threshold("points")) or curve.signed:
+        return []
+    chance = curves.chance(story, curve.track.rank)
+    violation = _above_start(curve, chance, contract)
+    if violation is None and not curve.several and not curve.phases:
+        violation = _lost_again(story, curve, contract) or _plateau(curve, contract)
+    return [violation] if violation is not None else []
+
+
+def _above_start(curve: Curve, chance: Chance | None, contract: Contract) -> Violation | None:
+    """Far above the first loss at the end of what is known, and not by noise."""
+    factor = contract.threshold("factor_of_adversaries" if curve.several else "factor")
+    first = float(curve.values[0])
+    reference = max(first, contract.threshold("floor"), chance.level if chance and not curve.several else 0.0)
+    count = max(3, len(curve) // 10)
+    last = curve.values[-count:]
+    level = float(np.median(last))
+    certain = float(last.min()) > reference and level - first > 3 * curves.spread(last)
+    if level <= factor * reference or not certain:
+        return None
+    low = np.flatnonzero(curve.values <= max(reference, first))
+    place = min(int(low[-1]) + 1 if len(low) else 0, len(curve) - 1)
+    severity = Severity.ERROR if level > 3 * factor * reference else Severity.WARNING
+    symptom = f"loss rises from {first:.4g} to {level:.4g}, above its start from step {curve.step(place):,} on"
+    return _diverged(curve, place, place + 2, symptom, severity, {"start": first, "level": level})
+
+
+def _lost_again(story: Story, curve: Curve, contract: Contract) -> Violation | None:
+    """It fell, and then rose and stays there: by more than half of what it had gained, or by less for very long."""
+    window = max(10, min(len(curve) // 20, int(contract.threshold("window"))))
+    if len(curve) < 6 * window:
+        return None
+    means = curves.smooth(curve.values, window)
+    best = int(np.argmin(means))
+    low, last, since = float(means[best]), float(means[-1]), means[best:]
+    gained, lost = float(means[0]) - low, last - low
+    grown = last > contract.threshold("again") * low and lost > 0.5 * gained and lost > 0.05 * float(means[0])
+    crept = lost > contract.threshold("rise") * float(means[0]) and _crept(story, curve, best, contract)
+    certain = lost > 8 * max(curve.noise, curves.spread(curve.values[-window:])) / np.sqrt(window)
+    stays = len(since) > 3 * window and last >= low + 0.8 * (float(since.max()) - low)
+    if not ((grown or crept) and certain and stays and gained > 0):
+        return None
+    place = best + int(np.flatnonzero(since > low + 0.5 * lost)[0])
+    symptom = f"loss fell to {low:.4g} around step {curve.step(best):,} and rose again to {last:.4g}"
+    details = {"start": low, "level": last}
+    return _diverged(curve, best + window - 1, place + window - 1, symptom, Severity.WARNING, details)
+
+
+def _crept(story: Story, curve: Curve, best: int, contract: Contract) -> bool:
+    """A small rise counts when it lasts, and when no higher rate (a restart) accounts for it."""
+    if len(curve) - best < int(contract.threshold("lasting")):
+        return False
+    rates = story.rates(curve.track.rank)
+    before, after = rates.until(curve.step(best)), rates.since(curve.step(best))
+    if not len(before) or not len(after):
+        return False
+    return float(after.values.max()) <= 1.01 * float(before.values[-1])
+
+
+def _diverged(
+    curve: Curve, place: int, detected: int, symptom: str, severity: Severity, details: dict[str, float]
+) -> Violation:
+    detected = min(detected, len(curve) - 1)
+    proof = curve.track.evidences((0, place, detected, len(curve) - 1))
+    told = {"question": "Why does the loss rise?", **details}
+    return Violation(
+        TREND, "diverged", severity, symptom, curve.step(place), curve.step(detected), "loss", "step",
+        curve.track.rank, proof, told,
+    )  # fmt: skip
+
+
+def _plateau(curve: Curve, contract: Contract) -> Violation | None:
+    """Worth knowing, no more: it fell at first, and the second half of the run brought nothing."""
+    if len(curve) < int(contract.threshold("plateau")):
+        return None
+    half = curve.values[len(curve) // 2 :]
+    level, start = float(np.median(half)), curve.start
+    fell = level < 0.95 * start and start - level > 3 * curves.spread(half)
+    if not fell or level < 0.2 * start or curves.slope(half) < -2:
+        return None
+    place = len(curve) // 2
+    symptom = f"loss fell from {start:.4g} to {level:.4g} and has not moved since step {curve.step(place):,}"
+    details = {"question": "Why does the loss stop falling?", "start": start, "level": level}
+    return Violation(
+        TREND, "plateau", Severity.INFO, symptom, curve.step(place), curve.step(len(curve) - 1), "loss", "step",
+        curve.track.rank, curve.track.evidences((0, place, len(curve) - 1)), details,
+    )  # fmt: skip
+
+
+RULES = (Learning, Trend)

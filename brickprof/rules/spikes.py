@@ -1,0 +1,133 @@
+"""C-LOSSSPIKE-001: the loss does not jump out of its noise, or it comes back.
+
+Enters: the story. Leaves: the symptom ``spike``: one violation for the worst jump, with how often it happened and
+whether the loss came back. A jump is measured against the median and the median deviation of the steps before it, with
+a margin that heavy-tailed losses of tiny batches do not reach in ten thousand steps. One jump that recovers is worth
+knowing; one that does not, or many, are worth a look.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from brickprof.contracts.schema import Contract
+from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Violation
+from brickprof.rules import curves, wording
+from brickprof.rules.curves import Curve
+from brickprof.rules.story import Story
+
+CONTRACT = "C-LOSSSPIKE-001"
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    place: int
+    before: float
+    """The level it jumped from."""
+    peak: float
+    back: int | None
+    """After how many steps the loss was back; None when it never was."""
+
+
+class Spikes:
+    contract = CONTRACT
+
+    def judge(self, story: Story, contract: Contract) -> ContractResult:
+        limit = f"within {contract.threshold('deviations'):g} deviations of the steps before"
+        if not story.trained:
+            return ContractResult(CONTRACT, Verdict.VACUOUS, "", limit, "no training was observed")
+        found = [curves.curve(story, rank) for rank in story.ranks]
+        judged = [curve for curve in found if not curve.several and len(curve) > contract.threshold("window")]
+        violations = [violation for curve in judged if (violation := _violation(curve, contract)) is not None]
+        if violations and violations[0].severity is not Severity.INFO:
+            seen = violations[0].symptom
+            return ContractResult(CONTRACT, Verdict.FAIL, seen, limit, seen, tuple(violations[:1]))
+        if not judged:
+            why = "too few losses, or several in a step"
+            return ContractResult(CONTRACT, Verdict.NOT_EVALUATED, "", limit, why)
+        losses = wording.count(sum(len(curve) for curve in judged), "loss", "losses")
+        observed = violations[0].symptom if violations else f"{losses} without a jump that stays"
+        return ContractResult(CONTRACT, Verdict.PASS, observed, limit, "", tuple(violations[:1]))
+
+
+def jumps(curve: Curve, contract: Contract) -> list[Jump]:
+    """Every jump upwards, the steps until it is over counted to it."""
+    values, window = curve.values, int(contract.threshold("window"))
+    if len(values) <= window:
+        return []
+    candidates = _candidates(curve, window, contract)
+    found: list[Jump] = []
+    until = -1
+    for place in candidates:
+        if place <= until:
+            continue
+        before = values[max(0, place - window) : place]
+        jump = _jump(curve, int(place), before, contract)
+        found.append(jump)
+        until = place + (jump.back if jump.back is not None else len(values))
+    return found
+
+
+def _candidates(curve: Curve, window: int, contract: Contract) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    values = curve.values
+    seen = np.lib.stride_tricks.sliding_window_view(values[:-1], window)
+    middle = np.median(seen, axis=1)
+    deviation = curves.SIGMA * np.median(np.abs(seen - middle[:, None]), axis=1)
+    size = np.maximum(deviation, 0.05 * np.abs(middle))
+    # What a loss that is all but zero does is of no interest: the scale is that of the run.
+    size = np.maximum(size, 0.01 * abs(curve.start))
+    tall = values[window:] - middle > contract.threshold("deviations") * size
+    beyond = values[window:] > np.max(seen, axis=1) + 0.5 * contract.threshold("deviations") * size
+    found: np.ndarray[tuple[int], np.dtype[np.int64]] = np.flatnonzero(tall & beyond) + window
+    return found
+
+
+def _jump(curve: Curve, place: int, before: curves.Floats, contract: Contract) -> Jump:
+    level = float(np.median(before))
+    size = max(curves.spread(before), 0.05 * abs(level), 0.01 * abs(curve.start))
+    after = curve.values[place + 1 :]
+    calm = np.flatnonzero(after <= level + 4 * size)
+    back = int(calm[0]) + 1 if len(calm) else None
+    peak = float(curve.values[place : place + (back or len(curve))].max())
+    return Jump(place, level, peak, back)
+
+
+def _violation(curve: Curve, contract: Contract) -> Violation | None:
+    found = jumps(curve, contract)
+    if not found:
+        return None
+    left = len(curve) - 1 - found[-1].place
+    lasting = [jump for jump in found if _lasting(jump, left, contract)]
+    often = len(found) >= contract.threshold("often") and not curve.phases
+    worst = lasting[0] if lasting else max(found, key=lambda jump: jump.peak - jump.before)
+    severity = Severity.WARNING if (lasting and not curve.phases) or often else Severity.INFO
+    first = found[0] if often and not lasting else worst
+    proof = curve.track.evidences((max(0, worst.place - 1), worst.place, min(worst.place + 1, len(curve) - 1)))
+    details = {
+        "question": "Why did the loss jump?", "recovered": not lasting, "jump": worst.place, "times": len(found),
+        "steps": [curve.step(jump.place) for jump in found[:64]], "before": worst.before, "peak": worst.peak,
+        "at": curve.step(worst.place),
+    }  # fmt: skip
+    return Violation(
+        CONTRACT, "spike", severity, _told(curve, worst, len(found)), curve.step(first.place),
+        curve.step(first.place), "loss", "step", curve.track.rank, proof, details,
+    )  # fmt: skip
+
+
+def _lasting(jump: Jump, left: int, contract: Contract) -> bool:
+    patience = int(contract.threshold("recovery"))
+    return left >= patience if jump.back is None else jump.back > patience
+
+
+def _told(curve: Curve, worst: Jump, times: int) -> str:
+    text = f"loss jumped from {worst.before:.4g} to {worst.peak:.4g} at step {curve.step(worst.place):,}"
+    if worst.back is None:
+        text += " and has not come back"
+    else:
+        text += f" and was back after {wording.count(worst.back, 'step')}"
+    return text if times == 1 else f"{text}; {times:,} such jumps"
+
+
+RULE = Spikes
