@@ -17,6 +17,7 @@ from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Viol
 from brickprof.rules import curves, wording
 from brickprof.rules.curves import Curve
 from brickprof.rules.story import Story
+from brickprof.rules.story.tracks import Floats
 
 CONTRACT = "C-LOSSSPIKE-001"
 
@@ -60,11 +61,11 @@ def jumps(curve: Curve, contract: Contract) -> list[Jump]:
     candidates = _candidates(curve, window, contract)
     found: list[Jump] = []
     until = -1
-    for place in candidates:
+    for place in candidates.tolist():
         if place <= until:
             continue
         before = values[max(0, place - window) : place]
-        jump = _jump(curve, int(place), before, contract)
+        jump = _jump(curve, place, before)
         found.append(jump)
         until = place + (jump.back if jump.back is not None else len(values))
     return found
@@ -84,7 +85,7 @@ def _candidates(curve: Curve, window: int, contract: Contract) -> np.ndarray[tup
     return found
 
 
-def _jump(curve: Curve, place: int, before: curves.Floats, contract: Contract) -> Jump:
+def _jump(curve: Curve, place: int, before: Floats) -> Jump:
     level = float(np.median(before))
     size = max(curves.spread(before), 0.05 * abs(level), 0.01 * abs(curve.start))
     after = curve.values[place + 1 :]
@@ -100,7 +101,7 @@ def _violation(curve: Curve, contract: Contract) -> Violation | None:
         return None
     left = len(curve) - 1 - found[-1].place
     lasting = [jump for jump in found if _lasting(jump, left, contract)]
-    often = len(found) >= contract.threshold("often") and not curve.phases
+    often = len(found) >= contract.threshold("often") and not curve.phases and _apart(curve, found, contract)
     worst = lasting[0] if lasting else max(found, key=lambda jump: jump.peak - jump.before)
     severity = Severity.WARNING if (lasting and not curve.phases) or often else Severity.INFO
     first = found[0] if often and not lasting else worst
@@ -114,6 +115,18 @@ def _violation(curve: Curve, contract: Contract) -> Violation | None:
         CONTRACT, "spike", severity, _told(curve, worst, len(found)), curve.step(first.place),
         curve.step(first.place), "loss", "step", curve.track.rank, proof, details,
     )  # fmt: skip
+
+
+def _apart(curve: Curve, found: list[Jump], contract: Contract) -> bool:
+    """Whether jumps are a kind of their own, with a gap to everything else: heavy tails have none."""
+    window = int(contract.threshold("window"))
+    middle = np.median(np.lib.stride_tricks.sliding_window_view(curve.values[:-1], window), axis=1)
+    height = curve.values[window:] - middle
+    calm = np.ones(len(height), bool)
+    for jump in found:
+        calm[jump.place - window : jump.place - window + (jump.back or len(height))] = False
+    lowest = min(float(height[jump.place - window]) for jump in found)
+    return bool(calm.any()) and lowest > 2 * float(height[calm].max())
 
 
 def _lasting(jump: Jump, left: int, contract: Contract) -> bool:
