@@ -1,0 +1,371 @@
+"""The ways in which clipping goes wrong, told from what it left behind.
+
+Enters: the looked-at steps of a run and the bound that should hold. Leaves: the first ``Fault`` that the evidence
+shows, or None. Faults that change the numbers in a recognisable way (scaled, per block, squared) come first; a norm
+above the bound that none of them explains means clipping did not reach the gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from brickprof.contracts.schema import Contract
+from brickprof.contracts.verdicts import Because
+from brickprof.records import Event
+from brickprof.rules import wording
+from brickprof.rules.handling import Declared, Look, bound_of, clip_norm, late, size
+from brickprof.rules.names import number, whole
+from brickprof.rules.story import Story
+
+NOT_APPLIED, WRONG = "grad-clip-not-applied", "grad-clip-wrong"
+_RIGHT = (
+    "Call clip_grad_norm_(model.parameters(), {bound:g}) after backward (and unscale_) and before optimizer.step()."
+)
+_SLOW = frozenset({"not-learning", "plateau"})
+_RUNAWAY = frozenset({"nonfinite", "exploding", "diverged", "spike"})
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    kind: str
+    """never, late, empty, sometimes, partial, scaled, per-block, power."""
+    cause: str
+    symptom: str
+    looks: tuple[Look, ...]
+    bound: float
+    whys: tuple[Because, ...] = ()
+    action: str = ""
+    asked: str = "Why did nothing hold them?"
+    experiment: str = ""
+    brick: str = ""
+    certainty: float = 0.9
+    explains: frozenset[str] = _RUNAWAY
+    evidence: tuple[str, ...] = ()
+    shallowest: bool = False
+    """Of partial clipping: whether what was left out lies at the model's input end."""
+
+
+def find(
+    story: Story, told: Sequence[Look], bound: float | None, declared: Declared | None, contract: Contract
+) -> Fault | None:
+    return (
+        _scaled(told, contract)
+        or _per_block(story, told, contract)
+        or partial(story, told, bound, contract)
+        or _power(told, bound, contract)
+        or _unbounded(story, told, bound, declared, contract)
+    )
+
+
+# -- clipped while the loss scale was still on
+
+
+def _scaled(told: Sequence[Look], contract: Contract) -> Fault | None:
+    bad = [look for look in told if (event := _still_scaled(look)) is not None and event]
+    if len(bad) < contract.threshold("looks"):
+        return None
+    first, bound = bad[0], _bound_in(bad[0]) or 1.0
+    scale = number(next(e.fields.get("scale") for e in first.grads if e.fields.get("point") == "clip")) or 1.0
+    norm = next((found for clip in first.clips if (found := clip_norm(clip)) is not None), None)
+    shown = f"a norm of {norm:.3g}" if norm is not None else "the norm"
+    symptom = (
+        f"gradients are clipped to {bound:g} while they still carry the loss scale of {scale:,.0f} "
+        f"(in {wording.count(len(bad), 'looked-at step')}, first in step {first.step:,})"
+    )
+    why = f"Clipping saw {shown}, {scale:,.0f} times the real one, so that it cuts to {bound / scale:.2g} in truth"
+    return Fault(
+        "scaled", WRONG, symptom, tuple(bad), bound,
+        (Because("What does clipping measure then?", wording.sentence(why), "", first.evidence),),
+        "Call scaler.unscale_(optimizer) before clip_grad_norm_.", "Why is it cut that much?", certainty=0.95,
+        explains=_SLOW,
+    )  # fmt: skip
+
+
+def _still_scaled(look: Look) -> bool:
+    marked = [e for e in look.grads if e.fields.get("point") == "clip" and (number(e.fields.get("scale")) or 1.0) > 1.0]
+    return bool(marked) and bool(look.clips)
+
+
+def _bound_in(look: Look) -> float | None:
+    return next((bound for clip in look.clips if (bound := bound_of(clip)) is not None), None)
+
+
+# -- every block clipped by itself
+
+
+def _per_block(story: Story, told: Sequence[Look], contract: Contract) -> Fault | None:
+    several = [look for look in told if _separate_clips(look)]
+    optimizers = max(1, story.names.optimizers(told[0].rank))
+    bad = [look for look in several if len(look.clips) > max(2, optimizers) and _distorting(look.clips)]
+    if len(bad) >= contract.threshold("looks"):
+        look = bad[0]
+        bound = _bound_in(look) or 1.0
+        lowest, highest = _coefficients(look.clips)
+        text = (
+            f"{len(look.clips):,} clips in step {look.step:,} each with its own norm: "
+            f"coefficients from {lowest:.2g} to {highest:.2g}"
+        )
+        return _distorted(bad, bound, text, tuple(clip.id for clip in look.clips[:4]), "")
+    return _equal_blocks(story, told, contract)
+
+
+def _separate_clips(look: Look) -> bool:
+    bounds = {bound_of(clip) for clip in look.clips}
+    return len(look.clips) >= 3 and len(bounds) == 1 and None not in bounds
+
+
+def _coefficients(clips: Sequence[Event]) -> tuple[float, float]:
+    found = [
+        min(1.0, bound / norm) for clip in clips if (norm := clip_norm(clip)) and (bound := bound_of(clip)) is not None
+    ]
+    return (min(found), max(found)) if found else (1.0, 1.0)
+
+
+def _distorting(clips: Sequence[Event]) -> bool:
+    lowest, highest = _coefficients(clips)
+    return highest > 1.2 * lowest
+
+
+def _equal_blocks(story: Story, told: Sequence[Look], contract: Contract) -> Fault | None:
+    """Clipping by hand: blocks whose coefficients differ end up with one and the same norm."""
+    bad, shown = [], ""
+    for look in told:
+        blocks = _block_coefficients(look)
+        cut = [(brick, found) for brick, found in blocks if 0 < found < 0.99]
+        if look.clips or len(cut) < 3 or max(f for _, f in cut) < 1.2 * min(f for _, f in cut):
+            continue
+        norms = _norms_after(story, look)
+        if _agreeing(norms) >= 3:
+            bad.append(look)
+            shown = shown or f"coefficients of {len(blocks):,} blocks from {min(f for _, f in cut):.2g} to " + (
+                f"{max(f for _, f in blocks):.2g} in step {look.step:,}, and one norm for all afterwards"
+            )
+    if len(bad) < contract.threshold("looks"):
+        return None
+    evidence = (bad[0].applied.id,) if bad[0].applied is not None else ()
+    return _distorted(bad, median(_norms_after(story, bad[0])), shown, evidence, "")
+
+
+def _block_coefficients(look: Look) -> list[tuple[str, float]]:
+    listed = look.applied.fields.get("blocks") if look.applied is not None else None
+    pairs = [pair for pair in listed if isinstance(pair, list) and len(pair) == 2] if isinstance(listed, list) else []
+    return [(pair[0], found) for pair in pairs if (found := number(pair[1])) is not None and math.isfinite(found)]
+
+
+def _norms_after(story: Story, look: Look) -> list[float]:
+    """The norm of each block as the optimizer saw it; samples are taken there when nobody calls torch's clipping."""
+    grid = story.grid("grad", look.rank)
+    rows = np.flatnonzero(grid.steps == look.step)
+    if not len(rows):
+        return []
+    sums: dict[str, float] = {}
+    for place, l2 in enumerate(grid.unscaled_l2[rows[0]]):
+        if np.isfinite(l2):
+            path = grid.bricks[place].path
+            sums[path] = sums.get(path, 0.0) + float(l2) ** 2
+    return sorted(math.sqrt(total) for total in sums.values() if total > 0)
+
+
+def _agreeing(norms: list[float]) -> int:
+    """How many blocks share one norm to a thousandth."""
+    return max((sum(1 for other in norms if abs(other - norm) <= 1e-3 * norm) for norm in norms), default=0)
+
+
+def _distorted(bad: Sequence[Look], bound: float, text: str, evidence: tuple[str, ...], brick: str) -> Fault:
+    symptom = (
+        f"gradients are clipped block by block, not as a whole "
+        f"(in {wording.count(len(bad), 'looked-at step')}, first in step {bad[0].step:,})"
+    )
+    return Fault(
+        "per-block", WRONG, symptom, tuple(bad), bound,
+        (Because("What does that do to the direction?", wording.sentence(text), brick, evidence),),
+        f"Clip once, over all parameters: {_RIGHT.format(bound=bound)}",
+        "Why are the gradients out of proportion?", certainty=0.9, explains=_SLOW, evidence=evidence, brick=brick,
+    )  # fmt: skip
+
+
+# -- some parameters are left out
+
+
+def partial(story: Story, told: Sequence[Look], bound: float | None, contract: Contract) -> Fault | None:
+    """Clipping that leaves out parameters which then are above the bound by themselves."""
+    if bound is None or not told or story.names.optimizers(told[0].rank) > 1:
+        return None
+    clipped = [look for look in told if look.clips and not all(late(clip, look.update) for clip in look.clips)]
+    rests = [(look, *rest) for look in clipped if (rest := _rest(story, look)) is not None]
+    bad = [found for found in rests if found[1] > contract.threshold("over") * bound]
+    if len(bad) < contract.threshold("looks") or len(bad) < 0.2 * len(rests):
+        return None
+    look, norm, brick, evidence = max(bad, key=lambda found: found[1])
+    covered = sum(whole(clip.fields.get("tensors")) for clip in look.clips)
+    told_of = f"{wording.count(covered, 'parameter')} are clipped to {bound:g}, and {brick or 'the rest'} is not: "
+    symptom = told_of + f"its gradient is {norm:.3g} in step {look.step:,}"
+    return Fault(
+        "partial", WRONG, symptom, tuple(found[0] for found in bad), bound,
+        (Because("Which gradients were left out?",
+                 f"Those of {brick or 'the parameters that clipping was not given'}: {norm:.3g} where {bound:g} is the "
+                 f"bound, in {len(bad):,} of {wording.count(len(clipped), 'looked-at step')}.", brick, evidence),),
+        f"Give clipping every parameter. {_RIGHT.format(bound=bound)}", brick=brick, certainty=0.88,
+        explains=_RUNAWAY, evidence=evidence, shallowest=_shallowest(story, look.rank, brick),
+    )  # fmt: skip
+
+
+def _rest(story: Story, look: Look) -> tuple[float, str, tuple[str, ...]] | None:
+    """The norm, brick and evidence of what clipping did not touch."""
+    seen_at_clip = any(event.fields.get("point") == "clip" for event in look.grads)
+    for event in look.grads:
+        norm = size(event)
+        if seen_at_clip and event.fields.get("point") == "step" and norm is not None:
+            brick = story.names.show(story.names.tensor(look.rank, event.fields.get("at")).brick)
+            return norm, brick, (event.id, *(clip.id for clip in look.clips[:1]))
+    return _untouched(story, look)
+
+
+def _untouched(story: Story, look: Look) -> tuple[float, str, tuple[str, ...]] | None:
+    """Blocks that kept their gradients while others were cut, from what the update used."""
+    blocks, after, bound = _block_coefficients(look), look.after_told, _bound_in(look)
+    kept = [brick for brick, found in blocks if found >= 0.999]
+    if look.applied is None or not kept or after is None or bound is None or len(kept) == len(blocks):
+        return None
+    if min(found for _, found in blocks) > 0.95:
+        return None
+    rest = math.sqrt(max(after * after - bound * bound, 0.0))
+    norms = {brick: _block_norm(story, look, brick) for brick in kept}
+    brick = max(norms, key=lambda each: norms[each])
+    return rest, str(brick), (look.applied.id, *(clip.id for clip in look.clips[:1]))
+
+
+def _block_norm(story: Story, look: Look, brick: str) -> float:
+    grid = story.grid("grad", look.rank)
+    rows = np.flatnonzero(grid.steps == look.step)
+    if not len(rows):
+        return 0.0
+    inside = [
+        float(l2) for place, l2 in enumerate(grid.unscaled_l2[rows[0]])
+        if np.isfinite(l2) and f"{grid.bricks[place].path}.".startswith(f"{brick}.")
+    ]  # fmt: skip
+    return math.sqrt(sum(l2 * l2 for l2 in inside))
+
+
+def _shallowest(story: Story, rank: int, brick: str) -> bool:
+    """Whether ``brick`` is the first block of the forward pass."""
+    bricks = {tensor.brick for tensor in story.names.tensors(rank) if tensor.trainable}
+    known = [(deep, story.names.show(each)) for each in bricks if (deep := story.depth.of(each)) is not None]
+    if not known:
+        return False
+    first = min(known)[1]
+    return f"{first}.".startswith(f"{brick}.") or f"{brick}.".startswith(f"{first}.")
+
+
+# -- divided by a power of the norm
+
+
+def _power(told: Sequence[Look], bound: float | None, contract: Contract) -> Fault | None:
+    """A coefficient of bound / norm^k: the norm afterwards falls as the norm before rises."""
+    cut = [look for look in told if look.before and look.after_told and (look.coefficient or 1.0) < 0.99]
+    cut = [look for look in cut if all(bound_of(clip) is None for clip in look.clips)]
+    if len(cut) < contract.threshold("looks_for_a_law"):
+        return None
+    before = np.log([look.before or 1.0 for look in cut])
+    after = np.log([look.after_told or 1.0 for look in cut])
+    spread = float(np.percentile(before, 90) - np.percentile(before, 10))
+    if spread < math.log(1.3):
+        return None
+    slope = float(np.polyfit(before, after, 1)[0])
+    power = round(1 - slope)
+    left = after - (1 - power) * before
+    if power < 2 or abs(1 - power - slope) > 0.15 or float(np.std(left)) > 0.05 + 0.1 * float(np.std(after)):
+        return None
+    limit = bound if bound is not None else float(np.exp(np.median(left)))
+    worst = max(cut, key=lambda look: look.before or 0.0)
+    symptom = (
+        f"clipping divides by the norm to the power of {power}: a norm of {worst.before:.3g} became "
+        f"{worst.after_told:.3g} in step {worst.step:,}"
+    )
+    why = (
+        f"Over {wording.count(len(cut), 'looked-at step')}, norm after x norm before^{power - 1} is "
+        f"{float(np.exp(np.median(left))):.3g} each time"
+    )
+    evidence = tuple(look.applied.id for look in (cut[0], worst) if look.applied is not None)
+    return Fault(
+        "power", WRONG, symptom, tuple(cut), limit,
+        (Because("Which law does the coefficient follow?", wording.sentence(why), "", evidence),),
+        f"The coefficient is bound / norm, with norm = sqrt(sum of squares). {_RIGHT.format(bound=limit)}",
+        "Why are updates that small?", certainty=0.93, explains=_SLOW, evidence=evidence,
+    )  # fmt: skip
+
+
+# -- the bound does not hold, and nothing above says why
+
+
+def _unbounded(
+    story: Story, told: Sequence[Look], bound: float | None, declared: Declared | None, contract: Contract
+) -> Fault | None:
+    several = story.names.optimizers(told[0].rank) > 1
+    if bound is None or (several and declared is None):
+        return None  # of two optimizers one may be clipped on purpose
+    by_value = any(bound_of(clip) is None for look in told for clip in look.clips)
+    over = [look for look in told if look.after is not None and look.after > contract.threshold("over") * bound]
+    if by_value or not over or (len(over) < contract.threshold("looks") and max(map(_after, over)) < 10 * bound):
+        return None
+    measured = [look for look in told if look.after is not None]
+    ran = [look for look in told if look.clips]
+    kind = "never" if not ran else _how(over, ran)
+    if kind == "" or (kind != "never" and len(over) < 0.1 * len(measured)):
+        return None
+    return _told(kind, story, over, told, bound, declared)
+
+
+def _after(look: Look) -> float:
+    return look.after or 0.0
+
+
+def _how(over: Sequence[Look], ran: Sequence[Look]) -> str:
+    clips = [clip for look in over for clip in look.clips]
+    if not clips:
+        return "sometimes"
+    if all(late(clip, look.update) for look in over for clip in look.clips):
+        return "late"
+    if all(number(clip.fields.get("norm")) == 0.0 or whole(clip.fields.get("tensors"), 1) == 0 for clip in clips):
+        return "empty"
+    untouched = [look for look in over if look.clips and 0.99 <= (look.coefficient or 0.0) <= 1.01]
+    return "elsewhere" if len(untouched) >= 0.5 * len(over) else ""
+
+
+_REASONS = {
+    "never": "no clipping ran between backward and update in {looked}",
+    "sometimes": "clipping ran in other steps, and in none of these",
+    "late": "clipping ran after the update, in each of them",
+    "empty": "clipping ran on gradients that were not there yet: it measured 0",
+    "elsewhere": "clipping ran, and the gradients that the optimizer used are what backward left",
+}
+
+
+def _told(
+    kind: str, story: Story, over: Sequence[Look], told: Sequence[Look], bound: float, declared: Declared | None
+) -> Fault:
+    worst = max(over, key=_after)
+    source = f"{declared.key}: {declared.value:g} is declared" if declared is not None else f"the bound is {bound:g}"
+    reason = _REASONS[kind].format(looked=wording.count(len(told), "looked-at update"))
+    symptom = f"{source}, and gradients of norm {_after(worst):.3g} were applied in step {worst.step:,}: {reason}"
+    evidence = tuple(dict.fromkeys(identity for look in (over[0], worst) for identity in look.evidence))
+    shown = evidence or tuple(look.update.id for look in over[:2] if look.update is not None)
+    at = next((event.fields.get("at") for event in worst.grads if event.fields.get("at") is not None), None)
+    brick = story.names.show(story.names.tensor(worst.rank, at).brick) if at is not None else ""
+    spoken = f"{wording.sentence(reason)} {len(over):,} of {wording.count(len(told), 'update')} were above {bound:g}."
+    spoken_evidence = tuple(look.update.id for look in over[:2] if look.update is not None) or shown
+    whys = [Because("Why did the bound not hold?", spoken, brick, spoken_evidence)]
+    if declared is not None:
+        said = f"The configuration says {declared.key}: {declared.value:g}; nothing in the run uses it."
+        if kind == "never":
+            whys.append(Because("Was a bound wanted?", said, "", (declared.evidence,)))
+    return Fault(
+        kind, NOT_APPLIED, symptom, tuple(over), bound, tuple(whys), _RIGHT.format(bound=bound), brick=brick,
+        certainty=0.85, evidence=shown,
+        experiment="Run again with that one line; the norm before clipping then shows the growth without damage.",
+    )  # fmt: skip

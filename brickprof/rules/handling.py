@@ -1,0 +1,170 @@
+"""What was done to gradients between backward and update: clipped, unscaled, multiplied, or nothing.
+
+Enters: a story. Leaves: a ``Look`` for each step whose facts were written, and the bound that a configuration declares.
+A step nobody looked at is no look: it proves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from brickprof.records import Event
+from brickprof.rules.names import number, whole
+from brickprof.rules.story import Story
+
+_FLOAT_L2 = 2.0
+_GRADIENT_CLIP = re.compile(
+    r"(grad\w*clip|clip\w*grad|max_?grad(ient)?_?norm|grad(ient)?_?norm_?clip|^global_clip_?norm$)"
+)
+_PLAIN_CLIP = re.compile(r"^(clip|clip_?norm|clip_?max_?norm|max_?clip_?norm)$")
+_BY_VALUE = re.compile(r"(clip_?value|value_?clip|clipvalue)")
+_HOW = re.compile(r"(algorithm|mode|type|enabled?|strategy|warmup|filter)")
+
+
+@dataclass(slots=True)
+class Look:
+    """One step of one rank. Norms are without the loss scale; None is not known."""
+
+    step: int
+    rank: int
+    clips: list[Event] = field(default_factory=list)
+    grads: list[Event] = field(default_factory=list)
+    applied: Event | None = None
+    update: Event | None = None
+    scale: float | None = None
+    """What the loss was multiplied by; negative where that stayed on the device."""
+
+    @property
+    def coefficient(self) -> float | None:
+        """What the gradients were multiplied by between backward and update, the loss scale aside."""
+        found = number(self.applied.fields.get("coefficient")) if self.applied is not None else None
+        if found is None or not math.isfinite(found) or (self.scale is not None and self.scale < 0):
+            return None
+        scaled = found * self.scale if self.scale else found
+        return scaled if scaled <= 1.5 else found
+
+    @property
+    def before(self) -> float | None:
+        """The norm as backward left it."""
+        after, coefficient = self.after_told, self.coefficient
+        if after is not None and coefficient:
+            return after / coefficient
+        told = [found for event in self.grads if (found := size(event)) is not None]
+        told += [found for event in self.clips if (found := clip_norm(event)) is not None]
+        return max(told, default=None)
+
+    @property
+    def after_told(self) -> float | None:
+        found = number(self.applied.fields.get("after")) if self.applied is not None else None
+        return found if found is not None and math.isfinite(found) else None
+
+    @property
+    def after(self) -> float | None:
+        """The norm as the optimizer used it: measured, or left as it was where nobody touched it."""
+        if self.after_told is not None:
+            return self.after_told
+        if any(not whole(clip.fields.get("tensors"), 1) or late(clip, self.update) for clip in self.clips):
+            return self.before
+        return self.before if not self.clips else None
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        told = [self.applied, *self.clips[:2], *self.grads[:1]]
+        return tuple(event.id for event in told if event is not None)
+
+
+def size(event: Event) -> float | None:
+    """The norm a ``grad`` event tells, without the loss scale."""
+    value = number(event.fields.get("l2"))
+    if value is None or not math.isfinite(value):
+        value = number(event.fields.get("absmax"))  # a finite 1e35 overflows an L2 norm
+    if value is None or not math.isfinite(value):
+        return None
+    scale = number(event.fields.get("scale"))
+    return value / scale if scale is not None and scale > 0 else value
+
+
+def clip_norm(event: Event) -> float | None:
+    """The norm that clipping measured, where it is the plain one of whole gradients."""
+    fields = event.fields
+    kind = number(fields.get("norm_type"))
+    if fields.get("how", "norm") != "norm" or fields.get("local") or kind not in (None, _FLOAT_L2):
+        return None
+    found = number(fields.get("norm"))
+    return found if found is not None and math.isfinite(found) else None
+
+
+def bound_of(event: Event) -> float | None:
+    """The bound of a clip by norm; None for other kinds of clipping."""
+    found = number(event.fields.get("max_norm"))
+    plain = event.fields.get("how", "norm") == "norm" and not event.fields.get("local")
+    kind = number(event.fields.get("norm_type"))
+    return found if plain and kind in (None, _FLOAT_L2) and found is not None and 0 < found < math.inf else None
+
+
+def late(clip: Event, update: Event | None) -> bool:
+    """Whether clipping came after the update of its step."""
+    return update is not None and update.step == clip.step and clip.seq > update.seq and clip.time_ns > update.time_ns
+
+
+def looks(story: Story, rank: int) -> list[Look]:
+    """Every step that made an update and whose facts were written, in order."""
+    found: dict[int, Look] = {}
+    for event in story.events("optimizer", rank):
+        if not event.fields.get("skipped"):
+            look = found.setdefault(event.step, Look(event.step, rank))
+            look.update = look.update or event
+    for kind in ("clip", "grad", "applied", "loss"):
+        for event in story.events(kind, rank):
+            if event.step in found:
+                _add(found[event.step], event)
+    return [found[step] for step in sorted(found)]
+
+
+def _add(look: Look, event: Event) -> None:
+    if event.kind == "clip":
+        look.clips.append(event)
+    elif event.kind == "grad":
+        look.grads.append(event)
+    elif event.kind == "applied":
+        look.applied = event
+    scale = number(event.fields.get("scale")) if event.kind in ("grad", "loss") else None
+    if scale is not None and scale != 1.0:
+        look.scale = scale
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    key: str
+    value: float
+    evidence: str
+    plain: bool = False
+    """A bare ``clip``: probably gradients, but it might be something else that is clipped."""
+
+
+def declared_bound(story: Story) -> Declared | None:
+    """The bound on the gradient norm that a configuration file or the command line asks for."""
+    found: list[Declared] = []
+    for key, (value, evidence) in story.declared.items():
+        name = re.sub(r"[^a-z0-9]+", "_", key.lower().rpartition(".")[2]).strip("_")
+        sure, plain = bool(_GRADIENT_CLIP.search(name)), bool(_PLAIN_CLIP.match(name))
+        if not (sure or plain) or _BY_VALUE.search(name) or _HOW.search(name):
+            continue
+        bound = plain_number(value)
+        if bound is not None and 0 < bound < 1e4:
+            found.append(Declared(key, bound, evidence, plain and not sure))
+    return min(found, key=lambda each: each.plain, default=None)
+
+
+def plain_number(value: Any) -> float | None:
+    """A declared value as a number: command lines and YAML 1.1 hand over text."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    found = number(value)
+    return found if found is not None and math.isfinite(found) else None
