@@ -1,5 +1,5 @@
-"""A character LSTM whose clip is given the parameters of the output layer only. The recurrent part, whose gradients are
-the large ones, goes to the optimizer unclipped."""
+"""A character LSTM whose clip is given the parameters of the output layer only. The recurrent part, whose gradients
+are the large ones, goes to the optimizer unclipped."""
 
 import torch
 from torch import nn

@@ -1,5 +1,5 @@
-"""An eight-block encoder whose skip connections are detached "to save memory". The gradient reaches the lower blocks only
-through the branches, and fades on the way."""
+"""An eight-block encoder whose skip connections are detached "to save memory". The gradient reaches the lower blocks
+only through the branches, and fades on the way."""
 
 import torch
 from torch import nn

@@ -1,6 +1,8 @@
 """Twelve sigmoid layers without normalisation or skips: the gradient loses most of its size in every layer. The first
 layers get next to nothing and the loss stays at chance."""
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -23,7 +25,7 @@ class Deep(nn.Module):
     def __init__(self, inputs, hidden, classes, depth, activation):
         super().__init__()
         sizes = [inputs] + [hidden] * depth
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.head = nn.Linear(hidden, classes)
         self.activation = activation
 
