@@ -31,6 +31,10 @@ _lock = threading.Lock()
 _counter = time.perf_counter_ns
 
 
+_early: list[tuple[str, dict[str, Any]]] = []
+_MOST_EARLY = 64
+
+
 def set_factory(factory: Factory | None) -> None:
     global _factory
     _factory = factory
@@ -39,6 +43,9 @@ def set_factory(factory: Factory | None) -> None:
 def add(session: Session) -> None:
     sessions.append(session)
     session.turned = listen
+    early, _early[:] = list(_early), []
+    for kind, fields in early:
+        session.fact(kind, fields, always=True)
     listen()
 
 
@@ -116,6 +123,23 @@ def emit(signal: str, *args: Any) -> None:
         session.pay(_counter() - start)
 
 
+def tell(signal: str, *args: Any) -> None:
+    """For rare signals: straight to the probes that want them, also in steps that nobody looks at."""
+    for session in tuple(sessions):
+        start = _counter()
+        session.dispatch.emit(signal, *args)
+        session.pay(_counter() - start)
+
+
+def fact(kind: str, fields: dict[str, Any]) -> None:
+    """Writes a rare fact; one from before the first sign of training waits for the session."""
+    if not sessions and _factory is not None and len(_early) < _MOST_EARLY:
+        _early.append((kind, fields))
+    for session in tuple(sessions):
+        with contextlib.suppress(Exception):
+            session.fact(kind, fields, always=True)
+
+
 _rearm: Factory | None = None
 
 
@@ -128,6 +152,7 @@ def remember(factory: Factory) -> None:
 def _after_fork() -> None:
     global _lock, _making
     sessions.clear()
+    _early.clear()
     listen()
     _lock, _making = threading.Lock(), False
     set_factory(_rearm)

@@ -19,6 +19,7 @@ from torch.optim import lr_scheduler, optimizer
 from torch.utils.data import dataloader
 
 from brickprof.capture import hub
+from brickprof.capture.taps import losses
 
 _undo: list[Callable[[], None]] = []
 _first_call: Any = None
@@ -38,6 +39,9 @@ def install() -> None:
     _patch_scaler()
     _patch_loader()
     _patch_compile()
+    _patch_copies()
+    for tap in (losses,):
+        tap.install(_replace)
     watch_first_call()
 
 
@@ -302,6 +306,38 @@ def _patch_loader() -> None:
         return call
 
     _replace(dataloader._BaseDataLoaderIter, "__next__", fetch)
+
+
+# -- copies
+
+
+def _patch_copies() -> None:
+    """A module that is copied or pickled goes without our hooks: they belong to the one that is being watched."""
+    if "__reduce_ex__" in torch.nn.Module.__dict__:
+        return
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        made = super(torch.nn.Module, self).__reduce_ex__(protocol)
+        return _without_hooks(made) if isinstance(made, tuple) and len(made) > 2 else made
+
+    torch.nn.Module.__reduce_ex__ = reduce  # type: ignore[method-assign]
+    _undo.append(lambda: delattr(torch.nn.Module, "__reduce_ex__"))
+
+
+def _without_hooks(made: tuple[Any, ...]) -> tuple[Any, ...]:
+    state = made[2]
+    if not isinstance(state, dict):
+        return made
+    ours = {
+        name: type(hooks)((number, hook) for number, hook in hooks.items() if not _is_ours(hook))
+        for name in ("_forward_hooks", "_forward_pre_hooks")
+        if isinstance(hooks := state.get(name), dict) and any(map(_is_ours, hooks.values()))
+    }
+    return (*made[:2], {**state, **ours}, *made[3:]) if ours else made
+
+
+def _is_ours(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith("brickprof.")
 
 
 # -- compile, and the first call of a model that has no optimizer

@@ -46,7 +46,16 @@ class Probe:
     def compiling(self, module: Any) -> None:
         """``torch.compile`` is about to wrap ``module``."""
 
+    def evaluated(self, call: Any) -> None:
+        """A loss function was called with gradients off: ``taps.losses.Call``."""
+
     # -- loss and backward
+    def criterion(self, call: Any) -> None:
+        """A loss function was called with gradients on, in a step that is looked at: ``taps.losses.Call``."""
+
+    def loss_broken(self, loss: torch.Tensor) -> None:
+        """A backward is about to start from a CPU loss that is not finite."""
+
     def backward_begin(self, losses: Sequence[torch.Tensor], upstream: Any) -> None: ...
     def backward_end(self, losses: Sequence[torch.Tensor], ok: bool) -> None: ...
 
@@ -71,7 +80,7 @@ class Probe:
         """Sent in steps that are looked at; ``hub.scheduled`` counts all of them."""
 
 
-ALWAYS = frozenset({"models_found", "close", "compiling", "optimizer_built", "scaler_step"})
+ALWAYS = frozenset({"models_found", "close", "compiling", "optimizer_built", "scaler_step", "evaluated", "loss_broken"})
 """Signals that are sent in every step: rare, or too important to miss."""
 
 SIGNALS = tuple(name for name, value in vars(Probe).items() if callable(value) and not name.startswith("_"))

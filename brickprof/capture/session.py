@@ -74,6 +74,8 @@ class Session:
         """Whether bricks are opened and closed in this step: the sampled ones, and all that last."""
         self.keep_loss: Callable[[torch.Tensor], bool] = _unwilling
         """How the loss of a step that nobody looks at is kept; False when it deserves a look."""
+        self.expecting = False
+        """Whether a probe wants to be told of the next backward, also in a step that nobody looks at."""
         self.dispatch = Dispatch(self.fact)
         self.readback = Readback(self.spend)
         self.book = Book(self.journal)
@@ -211,7 +213,9 @@ class Session:
         """A backward in a step that nobody looks at; False when there is more to it than one loss."""
         start = _counter()
         steps = self.steps
-        if upstream is not None or len(losses) != 1 or self.backward_depth or self.census.due or not steps.plain:
+        if upstream is not None or len(losses) != 1 or self.backward_depth or not steps.plain:
+            return False
+        if self.census.due or self.expecting:
             return False
         steps.backwards += 1
         if not self.keep_loss(losses[0]):

@@ -1,0 +1,74 @@
+"""The loss functions of ``torch.nn.functional``, whoever calls them (``nn.CrossEntropyLoss`` does too).
+
+Enters: calls. Leaves: a ``criterion`` signal in steps that are looked at, an ``evaluated`` signal for each call
+with gradients off. Where nobody looks, a call costs two flags more.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+
+from brickprof.capture import hub
+from brickprof.capture.taps import Replace
+
+_NAMES = {
+    "cross_entropy": "cross_entropy", "nll_loss": "nll", "mse_loss": "mse", "l1_loss": "l1",
+    "smooth_l1_loss": "smooth_l1", "huber_loss": "huber", "kl_div": "kl_div", "binary_cross_entropy": "bce",
+    "binary_cross_entropy_with_logits": "bce_logits", "gaussian_nll_loss": "gaussian_nll",
+    "poisson_nll_loss": "poisson_nll", "hinge_embedding_loss": "hinge", "soft_margin_loss": "soft_margin",
+    "multi_margin_loss": "multi_margin", "multilabel_soft_margin_loss": "multilabel_soft_margin",
+    "triplet_margin_loss": "triplet", "cosine_embedding_loss": "cosine", "margin_ranking_loss": "margin_ranking",
+}  # fmt: skip
+_compiling = torch.compiler.is_compiling
+_grad_on = torch.is_grad_enabled
+
+
+class Call(NamedTuple):
+    """One call of a loss function."""
+
+    name: str
+    input: Any
+    target: Any
+    result: Any
+    reduction: str
+    ignore_index: int | None
+
+
+def install(replace: Replace) -> None:
+    for name, short in _NAMES.items():
+        if name in functional.__dict__:
+            replace(functional, name, partial(_tap, name=short))
+
+
+def _tap(original: Any, name: str) -> Any:
+    order = list(inspect.signature(original).parameters)
+    ignores = order.index("ignore_index") if "ignore_index" in order else None
+    reduces = order.index("reduction")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _compiling():
+            return original(*args, **kwargs)
+        result = original(*args, **kwargs)
+        if hub.listening or (not _grad_on() and hub.sessions):
+            _tell(args, kwargs, result)
+        return result
+
+    def _tell(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        given = dict(zip(order, args, strict=False)) | kwargs
+        reduction = str(given.get(order[reduces], "mean"))
+        ignored = None if ignores is None else given.get(order[ignores], -100)
+        told = Call(name, given.get(order[0]), given.get("target"), result, reduction, ignored)
+        if _grad_on():
+            hub.emit("criterion", told)
+        else:
+            hub.tell("evaluated", told)
+
+    # TorchScript reads a function's source and globals: it is shown the original's.
+    call.__dict__["__script_if_tracing_wrapper"] = True
+    call.__dict__["__original_fn"] = original
+    return call

@@ -1,0 +1,129 @@
+"""The criterion: which loss function is called, on what, and what it gives.
+
+Enters: calls of the loss functions of ``torch.nn.functional`` with gradients on. Leaves: ``criterion`` events; in some
+of them what a few rows of input and target look like: a distribution where logits belong, one constant row, labels
+that are all the same.
+
+(Calls with gradients off belong to an evaluation: see ``evaluation``.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from brickprof.capture import glance, tensors
+from brickprof.capture.probe import Probe
+from brickprof.capture.session import Session
+from brickprof.capture.sites import caller
+from brickprof.capture.surroundings import hands_off
+from brickprof.capture.taps.losses import Call
+
+_CLASSES_FIRST = frozenset({"cross_entropy", "nll", "multi_margin"})
+_THOROUGH_STEPS = 8
+_THOROUGH_EVERY = 16
+_MOST_CALLS = 16
+_TARGETS = 4096
+
+
+class CriterionProbe(Probe):
+    name = "criterion"
+    ways = ("facts", "full")
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._step = -1
+        self._calls = 0
+        self._steps = 0
+
+    def criterion(self, call: Call) -> None:
+        session = self.session
+        if not session.on.facts or session.in_backward or hands_off() or not _plain(call):
+            return
+        if session.step != self._step:
+            self._step, self._calls = session.step, 0
+            self._steps += 1
+        self._calls += 1
+        if self._calls > _MOST_CALLS:
+            return
+        thorough = self._calls <= 2 and (
+            session.on.full or self._steps <= _THOROUGH_STEPS or self._steps % _THOROUGH_EVERY == 0
+        )
+        self._look(call, describe(call) | {"training": self._training(), "site": caller()}, thorough)
+
+    def _training(self) -> bool | None:
+        root = self.session.models[0].root() if self.session.models else None
+        return None if root is None else root.training
+
+    def _look(self, call: Call, fields: dict[str, Any], thorough: bool) -> None:
+        session, step = self.session, self.session.step
+        parts = [call.result.detach().reshape(-1)[:1].float()] if call.result.numel() == 1 else []
+        scalars, shape, targets = len(parts), (0, 0), 0
+        if thorough and call.input.numel():
+            picked = glance.rows(call.input, 1 if call.name in _CLASSES_FIRST else -1)
+            shape = (picked.shape[0], picked.shape[1])
+            parts.append(picked.reshape(-1).float())
+            if isinstance(call.target, torch.Tensor) and call.target.numel():
+                wanted = glance.elements(call.target, _TARGETS).float()
+                targets = wanted.numel()
+                parts.append(wanted.to(picked.device, non_blocking=True))
+        if not parts:
+            session.fact("criterion", fields)
+            return
+
+        def arrived(host: torch.Tensor) -> None:
+            x = host.numpy()
+            value = float(x[0]) if scalars else None
+            found: dict[str, Any] = {"value": value}
+            if shape[0]:
+                end = scalars + shape[0] * shape[1]
+                found["input"] = glance.of_rows(x[scalars:end].reshape(shape))
+                if targets:
+                    found["target"] = _of_target(x[end:], call_target, ignored)
+            session.fact("criterion", fields | found, step=step, wanted=True)
+
+        call_target, ignored = _dtype(call.target), call.ignore_index
+        session.readback.read(torch.cat(parts) if len(parts) > 1 else parts[0], arrived)
+
+
+def describe(call: Call) -> dict[str, Any]:
+    """What is known of a call without reading a value."""
+    given, target = call.input, call.target
+    classes = given.shape[1] if call.name in _CLASSES_FIRST and given.dim() > 1 else None
+    indices = isinstance(target, torch.Tensor) and not target.is_floating_point()
+    return {
+        "name": call.name,
+        "value": None,
+        "reduction": call.reduction,
+        "classes": classes,
+        "rows": target.numel() if indices and classes else given.shape[0] if given.dim() else 1,
+        "grad": bool(call.result.requires_grad),
+        "shapes": [list(given.shape), list(target.shape) if isinstance(target, torch.Tensor) else None],
+        "dtype": _dtype(given),
+    }
+
+
+def _plain(call: Call) -> bool:
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    return type(call.input) in kinds and type(call.result) in kinds and tensors.watchable(call.result)
+
+
+def _dtype(value: Any) -> str | None:
+    return str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else None
+
+
+def _of_target(x: glance.Array, dtype: str | None, ignored: int | None) -> dict[str, Any]:
+    skipped = x == ignored if ignored is not None and dtype is not None and "int" in dtype else None
+    kept = x if skipped is None else x[~skipped]
+    found = glance.of_elements(kept) if kept.size else {"finite": True}
+    return {
+        "dtype": dtype,
+        "min": found.get("min"),
+        "max": found.get("max"),
+        "distinct": len(np.unique(kept)),
+        "finite": found["finite"],
+        "ignored": 0.0 if skipped is None else float(skipped.mean()),
+        "looked": int(x.size),
+    }
