@@ -1,4 +1,4 @@
-"""A convolutional classifier whose feature hook calls into a driver that aborts. No exception, no traceback, no goodbye:
+"""A convolutional classifier whose feature hook calls into a driver that aborts. No exception, no traceback:
 the process is gone with SIGABRT at step 25."""
 
 import os
