@@ -118,3 +118,13 @@ def overall(verdicts: Iterable[Verdict]) -> Verdict:
         if verdict in seen:
             return verdict
     return Verdict.NOT_EVALUATED
+
+
+def together(one: ContractResult, other: ContractResult) -> ContractResult:
+    """Two results on one contract, from two rules that watch different obligations of it."""
+    verdict = overall((one.verdict, other.verdict))
+    led, other = (one, other) if one.verdict is verdict else (other, one)
+    why = led.why or (other.why if other.verdict is not verdict else "")
+    return ContractResult(
+        led.id, verdict, led.observed, led.threshold or other.threshold, why, led.violations + other.violations
+    )

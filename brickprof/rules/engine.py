@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from brickprof import plugins
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.terms import Terms
-from brickprof.contracts.verdicts import ContractResult, Severity, Verdict
+from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, together
 from brickprof.records import Record
 from brickprof.rules.story import Story
 
@@ -77,7 +77,12 @@ class Engine:
                 self._fails(place, error)
 
     def results(self, run: Run | None = None) -> list[ContractResult]:
-        return [self._on_terms(self._result(place, rule, run)) for place, rule in enumerate(self._rules)]
+        """One result for each contract: several rules may watch one, each an obligation of it."""
+        found: dict[str, ContractResult] = {}
+        for place, rule in enumerate(self._rules):
+            result = self._on_terms(self._result(place, rule, run))
+            found[result.id] = together(found[result.id], result) if result.id in found else result
+        return list(found.values())
 
     def _result(self, place: int, rule: Any, run: Run | None) -> ContractResult:
         if place not in self._failed:
