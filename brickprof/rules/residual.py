@@ -151,8 +151,8 @@ def _dying(profile: Profile, story: Story) -> Violation:
         cause="residual-path-broken" if composite else "vanishing-gradients",
         certainty=0.85 if composite else 0.9, explains=_STALLED,
         whys=(Because("Why do they shrink?", why, low, evidence),), action=action, static=True,
-        excluded=(Excluded("learning-rate-too-low", "gradients differ from layer to layer, the rate does not", evidence),),
-        experiment="Print the gradient of each layer's output: with an intact skip it hardly changes from layer to layer.",
+        excluded=(Excluded("learning-rate-too-low", "gradients differ by layer, the rate does not", evidence),),
+        experiment="Print the gradient of each layer's output: with an intact skip it hardly changes.",
     )  # fmt: skip
 
 
@@ -174,7 +174,7 @@ def _growing(profile: Profile) -> Violation:
         {"question": "Why are the gradients of the early layers that large?", "asked": "Why did they get that large?"},
         cause="exploding-gradients", certainty=0.85, explains=_RUNAWAY,
         whys=(Because("Why do they grow?", why, high, evidence),), static=True,
-        action="Scale down the initialisation (or residual branches, by 1/sqrt(2 layers)), normalise, and clip the norm.",
+        action="Scale down the initialisation or residual branches (by 1/sqrt(2 layers)), normalise, clip the norm.",
         experiment="Run with clip_grad_norm_(model.parameters(), 1.0): the norm before clipping shows the growth.",
     )  # fmt: skip
 
