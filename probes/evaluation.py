@@ -25,8 +25,13 @@ from brickprof.capture.surroundings import hands_off
 from brickprof.capture.taps.losses import Call
 
 _compiling = torch.compiler.is_compiling
-_SENSITIVE = (dropout._DropoutNd, batchnorm._BatchNorm)
+SENSITIVE = (dropout._DropoutNd, batchnorm._BatchNorm)
 _FREQUENT = 3
+
+
+def sensitive(module: nn.Module) -> bool:
+    """Whether its mode changes what ``module`` computes; dropout of nothing does not."""
+    return isinstance(module, SENSITIVE) and getattr(module, "p", 1) != 0
 
 
 class _Pass:
@@ -35,7 +40,7 @@ class _Pass:
     __slots__ = ("forwards", "mixed", "rows", "sensitive", "step", "training")
 
     def __init__(self, root: nn.Module, step: int) -> None:
-        special = [module for module in root.modules() if isinstance(module, _SENSITIVE)]
+        special = [module for module in root.modules() if sensitive(module)]
         self.training = root.training
         self.sensitive = bool(special)
         self.mixed = sum(1 for module in special if module.training)

@@ -1,6 +1,7 @@
 """Train or eval: in which mode each model runs when gradients are computed.
 
-Enters: backward passes. Leaves: ``mode`` events, when a model's mode (or a part's) changed since the last.
+Enters: backward passes. Leaves: ``mode`` events, when a model's mode (or a part's) changed since the last;
+``sensitive`` counts the parts in evaluation mode for which it matters.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Any
 
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
+from brickprof.probes.evaluation import sensitive
 
 
 class ModesProbe(Probe):
@@ -28,8 +30,14 @@ class ModesProbe(Probe):
             # Walking all modules is for sampled steps; the root's own flag is read in every step.
             if known is not None and known[0] == root.training and not on.full:
                 continue
-            apart = sum(1 for module in root.modules() if module.training != root.training)
+            modules = list(root.modules())
+            apart = sum(1 for module in modules if module.training != root.training)
             if known != (root.training, apart):
                 self._last[model.name] = (root.training, apart)
-                fields = {"model": model.name, "training": root.training, "mixed": apart}
+                fields = {
+                    "model": model.name,
+                    "training": root.training,
+                    "mixed": apart,
+                    "sensitive": sum(1 for module in modules if not module.training and sensitive(module)),
+                }
                 self.session.fact("mode", fields, always=True)
