@@ -1,16 +1,19 @@
 """Learning-rate schedules: which there are, and how often they are stepped.
 
 Enters: ``step`` of torch's schedulers. Leaves: a ``schedule`` event the first time one is stepped (building one steps
-it once) and in sampled steps; how often any was stepped so far stands in every ``optimizer`` event (``scheduled``),
-with the rates.
+it once; with its own settings: horizon, warm-up, the rates it starts from) and in sampled steps, and a ``schedules``
+event at the end; how often any was stepped so far stands in every ``optimizer`` event (``scheduled``), with the rates.
 """
 
 from __future__ import annotations
 
+import functools
+import weakref
 from typing import Any
 
 import torch
 
+from brickprof.capture import hub
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 
@@ -21,24 +24,69 @@ class SchedulesProbe(Probe):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self._known: set[int] = set()
+        self._known: dict[int, tuple[int, weakref.ref[Any]]] = {}
 
     def scheduled(self, scheduler: Any) -> None:
+        known = self._known.get(id(scheduler))
+        if known is not None and known[1]() is scheduler:
+            if self.session.on.full:
+                self._tell(scheduler, known[0])
+            return
+        self._known[id(scheduler)] = number, _ = len(self._known), weakref.ref(scheduler)
+        self._tell(scheduler, number, settings=settings(scheduler))
+
+    def close(self) -> None:
+        """The objects may be gone by now; how often all of them were stepped is known."""
+        if self._known:
+            fields = {"schedules": len(self._known), "scheduled": hub.scheduled}
+            self.session.fact("schedules", fields, always=True)
+
+    def _tell(self, scheduler: Any, number: int, **more: Any) -> None:
         optimizer = getattr(scheduler, "optimizer", None)
         if optimizer is None:
             return
-        known = id(scheduler) in self._known
-        self._known.add(id(scheduler))
-        if known and not self.session.on.full:
-            return
         rates = [group.get("lr") for group in optimizer.param_groups]
         fields = {
+            "schedule": number,
             "cls": type(scheduler).__name__,
             "optimizer": self.session.book.optimizer(optimizer),
             "lr": [float(rate) if _on_host(rate) else None for rate in rates],
             "count": getattr(scheduler, "_step_count", None),
         }
-        self.session.fact("schedule", fields, always=True)
+        self.session.fact("schedule", fields | more, always=True)
+
+
+def settings(scheduler: Any) -> dict[str, Any]:
+    """The numbers a schedule was built from: its own, and those that its functions of the step were given."""
+    found = {
+        name: [float(item) for item in value] if isinstance(value, list) else value
+        for name, value in vars(scheduler).items()
+        if not name.startswith("_") and (_is_number(value) or (isinstance(value, list) and all(map(_is_number, value))))
+    }
+    for function in getattr(scheduler, "lr_lambdas", None) or ():
+        found |= {f"lambda.{name}": value for name, value in _given(function).items()}
+    return found
+
+
+def _given(function: Any) -> dict[str, Any]:
+    """Numbers that a function closes over, was bound to, or reads from its module."""
+    if isinstance(function, functools.partial):
+        return _given(function.func) | {name: value for name, value in function.keywords.items() if _is_number(value)}
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return {}
+    module = getattr(function, "__globals__", {})
+    read = {name: module[name] for name in code.co_names if name in module}
+    for name, cell in zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=False):
+        try:
+            read[name] = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+    return {name: value for name, value in read.items() if _is_number(value)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _on_host(rate: Any) -> bool:
