@@ -135,7 +135,7 @@ def _equal_blocks(story: Story, told: Sequence[Look], contract: Contract) -> Fau
     """Clipping by hand: blocks whose coefficients differ end up with one and the same norm."""
     bad, shown = [], ""
     for look in told:
-        blocks = _block_coefficients(look)
+        blocks = _block_coefficients(story, look)
         cut = [(brick, found) for brick, found in blocks if 0 < found < 0.99]
         if look.clips or len(cut) < 3 or max(f for _, f in cut) < 1.2 * min(f for _, f in cut):
             continue
@@ -151,10 +151,15 @@ def _equal_blocks(story: Story, told: Sequence[Look], contract: Contract) -> Fau
     return _distorted(bad, median(_norms_after(story, bad[0])), shown, evidence, "")
 
 
-def _block_coefficients(look: Look) -> list[tuple[str, float]]:
+def _block_coefficients(story: Story, look: Look) -> list[tuple[str, float]]:
     listed = look.applied.fields.get("blocks") if look.applied is not None else None
     pairs = [pair for pair in listed if isinstance(pair, list) and len(pair) == 2] if isinstance(listed, list) else []
-    return [(pair[0], found) for pair in pairs if (found := number(pair[1])) is not None and math.isfinite(found)]
+    known = [(story.names.brick(look.rank, pair[0]), number(pair[1])) for pair in pairs]
+    return [
+        (brick.path, found)
+        for brick, found in known
+        if brick is not None and found is not None and math.isfinite(found)
+    ]
 
 
 def _norms_after(story: Story, look: Look) -> list[float]:
@@ -228,7 +233,7 @@ def _rest(story: Story, look: Look) -> tuple[float, str, tuple[str, ...]] | None
 
 def _untouched(story: Story, look: Look) -> tuple[float, str, tuple[str, ...]] | None:
     """Blocks that kept their gradients while others were cut, from what the update used."""
-    blocks, after, bound = _block_coefficients(look), look.after_told, _bound_in(look)
+    blocks, after, bound = _block_coefficients(story, look), look.after, _bound_in(look)
     kept = [brick for brick, found in blocks if found >= 0.999]
     if look.applied is None or not kept or after is None or bound is None or len(kept) == len(blocks):
         return None
@@ -267,12 +272,12 @@ def _shallowest(story: Story, rank: int, brick: str) -> bool:
 
 def _power(told: Sequence[Look], bound: float | None, contract: Contract) -> Fault | None:
     """A coefficient of bound / norm^k: the norm afterwards falls as the norm before rises."""
-    cut = [look for look in told if look.before and look.after_told and (look.coefficient or 1.0) < 0.99]
+    cut = [look for look in told if look.before and look.after and (look.coefficient or 1.0) < 0.99]
     cut = [look for look in cut if all(bound_of(clip) is None for clip in look.clips)]
     if len(cut) < contract.threshold("looks_for_a_law"):
         return None
     before = np.log([look.before or 1.0 for look in cut])
-    after = np.log([look.after_told or 1.0 for look in cut])
+    after = np.log([look.after or 1.0 for look in cut])
     spread = float(np.percentile(before, 90) - np.percentile(before, 10))
     if spread < math.log(1.3):
         return None
@@ -285,7 +290,7 @@ def _power(told: Sequence[Look], bound: float | None, contract: Contract) -> Fau
     worst = max(cut, key=lambda look: look.before or 0.0)
     symptom = (
         f"clipping divides by the norm to the power of {power}: a norm of {worst.before:.3g} became "
-        f"{worst.after_told:.3g} in step {worst.step:,}"
+        f"{worst.after:.3g} in step {worst.step:,}"
     )
     why = (
         f"Over {wording.count(len(cut), 'looked-at step')}, norm after x norm before^{power - 1} is "

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brickprof.records import Event
-from brickprof.rules.names import number, whole
+from brickprof.rules.names import number
 from brickprof.rules.story import Story
 
 _FLOAT_L2 = 2.0
@@ -32,48 +32,51 @@ class Look:
     rank: int
     clips: list[Event] = field(default_factory=list)
     grads: list[Event] = field(default_factory=list)
-    applied: Event | None = None
+    applieds: list[Event] = field(default_factory=list)
     update: Event | None = None
-    scale: float | None = None
-    """What the loss was multiplied by; negative where that stayed on the device."""
+    """The first update of the step."""
+
+    @property
+    def applied(self) -> Event | None:
+        """What the update was given against what backward left; None where two optimizers say two things."""
+        return self.applieds[0] if len(self.applieds) == 1 else None
 
     @property
     def coefficient(self) -> float | None:
         """What the gradients were multiplied by between backward and update, the loss scale aside."""
         found = number(self.applied.fields.get("coefficient")) if self.applied is not None else None
-        if found is None or not math.isfinite(found) or (self.scale is not None and self.scale < 0):
-            return None
-        scaled = found * self.scale if self.scale else found
-        return scaled if scaled <= 1.5 else found
+        return found if found is not None and math.isfinite(found) else None
 
     @property
     def before(self) -> float | None:
         """The norm as backward left it."""
-        after, coefficient = self.after_told, self.coefficient
-        if after is not None and coefficient:
-            return after / coefficient
+        used = self._used()
+        if used is not None and self.coefficient:
+            return used / self.coefficient
         told = [found for event in self.grads if (found := size(event)) is not None]
         told += [found for event in self.clips if (found := clip_norm(event)) is not None]
-        return max(told, default=None)
-
-    @property
-    def after_told(self) -> float | None:
-        found = number(self.applied.fields.get("after")) if self.applied is not None else None
-        return found if found is not None and math.isfinite(found) else None
+        return max(told, default=used)
 
     @property
     def after(self) -> float | None:
-        """The norm as the optimizer used it: measured, or left as it was where nobody touched it."""
-        if self.after_told is not None:
-            return self.after_told
-        if any(not whole(clip.fields.get("tensors"), 1) or late(clip, self.update) for clip in self.clips):
-            return self.before
-        return self.before if not self.clips else None
+        """The norm as the optimizer used it: seen there, or reckoned from what it was multiplied by."""
+        used = self._used()
+        if used is not None:
+            return used
+        if self.coefficient is not None and self.before is not None:
+            return self.before * self.coefficient
+        without_effect = [clip for clip in self.clips if late(clip, self.update) or clip_norm(clip) == 0.0]
+        return self.before if len(without_effect) == len(self.clips) else None
+
+    def _used(self) -> float | None:
+        """The norm seen at the update, where nobody called torch's clipping: that look comes after all by hand."""
+        if self.clips:
+            return None
+        return next((size(event) for event in self.grads if event.fields.get("point") == "step"), None)
 
     @property
     def evidence(self) -> tuple[str, ...]:
-        told = [self.applied, *self.clips[:2], *self.grads[:1]]
-        return tuple(event.id for event in told if event is not None)
+        return tuple(event.id for event in (*self.applieds[:1], *self.clips[:2], *self.grads[:1]))
 
 
 def size(event: Event) -> float | None:
@@ -117,7 +120,7 @@ def looks(story: Story, rank: int) -> list[Look]:
         if not event.fields.get("skipped"):
             look = found.setdefault(event.step, Look(event.step, rank))
             look.update = look.update or event
-    for kind in ("clip", "grad", "applied", "loss"):
+    for kind in ("clip", "grad", "applied"):
         for event in story.events(kind, rank):
             if event.step in found:
                 _add(found[event.step], event)
@@ -130,10 +133,7 @@ def _add(look: Look, event: Event) -> None:
     elif event.kind == "grad":
         look.grads.append(event)
     elif event.kind == "applied":
-        look.applied = event
-    scale = number(event.fields.get("scale")) if event.kind in ("grad", "loss") else None
-    if scale is not None and scale != 1.0:
-        look.scale = scale
+        look.applieds.append(event)
 
 
 @dataclass(frozen=True, slots=True)
