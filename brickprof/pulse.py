@@ -29,6 +29,8 @@ _HEAD_END = _HEAD.size + _CHECK.size
 _SIZE = 4096
 _OPEN_AT = 256
 _SLOT_AT = _OPEN_AT + _OPEN.size
+_HALT_AT = _SIZE - 1
+"""A supervisor sets this byte: the training is to stop at its next step."""
 _TRIES = 3
 _NAN = float("nan")
 
@@ -93,8 +95,24 @@ class Pulse:
             _SLOT.pack_into(self._map, _SLOT_AT + 8 * self.depth, brick)
             _OPEN.pack_into(self._map, _OPEN_AT, self.depth + 1, PHASES.index("backward"))
 
+    @property
+    def asked_to_halt(self) -> bool:
+        return self._map[_HALT_AT] == 1
+
     def close(self) -> None:
         self._map.close()
+
+
+def ask_to_halt(folder: Path) -> bool:
+    """Asks the training that owns ``folder`` to stop before its next step; False when there is none to ask."""
+    try:
+        descriptor = os.open(folder / NAME, os.O_WRONLY)
+        try:
+            return os.pwrite(descriptor, b"\x01", _HALT_AT) == 1
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return False
 
 
 def read(folder: Path) -> Beat | None:

@@ -12,7 +12,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,10 @@ class Settings:
     out: str = "brickprof-runs"
     otlp: str = ""
     """OTLP endpoint that the supervisor exports to; empty means none."""
+    thresholds: dict[str, float] = field(default_factory=dict)
+    """Thresholds of contracts that are not the library's: ``{"C-CLIP-001.max": 2.0}``."""
+    suppress: dict[str, str] = field(default_factory=dict)
+    """Contracts whose violations are only noted, each with the reason why."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -137,6 +141,51 @@ def _text(value: Any, name: str) -> str:
     return value
 
 
+def numbers(value: Any, name: str) -> dict[str, float]:
+    """``{"C-CLIP-001.max": 2}``, the same as nested tables, or texts such as ``C-CLIP-001.max=2``."""
+    found = {}
+    for key, given in _pairs(value, name, "CONTRACT.NAME=NUMBER").items():
+        try:
+            found[key] = float(given)
+        except (TypeError, ValueError):
+            found[key] = math.nan
+        if not math.isfinite(found[key]):
+            raise ConfigurationError(f"{key} in {name} is {given!r}.", "A threshold is a finite number.")
+    return found
+
+
+def reasons(value: Any, name: str) -> dict[str, str]:
+    """``{"C-BATCH-001": "a toy on purpose"}``, or texts such as ``C-BATCH-001=a toy on purpose``."""
+    found = {}
+    for key, given in _pairs(value, name, "CONTRACT=REASON").items():
+        if not isinstance(given, str) or not given.strip():
+            raise ConfigurationError(f"{key} in {name} has no reason.", "Say why: CONTRACT=REASON.")
+        found[key] = given.strip()
+    return found
+
+
+def _pairs(value: Any, name: str, shape: str) -> dict[str, Any]:
+    if isinstance(value, str):
+        value = [part for part in value.split(";") if part.strip()]
+    if isinstance(value, Mapping):
+        return {
+            key: item
+            for outer, inner in value.items()
+            for key, item in (
+                ((f"{outer}.{each}", part) for each, part in inner.items())
+                if isinstance(inner, Mapping)
+                else ((str(outer), inner),)
+            )
+        }
+    found: dict[str, Any] = {}
+    for text in value if isinstance(value, (list, tuple)) else [value]:
+        key, separator, given = str(text).partition("=")
+        if not separator or not key.strip():
+            raise ConfigurationError(f"{name} holds {text!r}.", f"Write {shape}.")
+        found[key.strip()] = given.strip()
+    return found
+
+
 _PARSERS = {
     "level": _level,
     "overhead": share,
@@ -145,6 +194,8 @@ _PARSERS = {
     "hang_seconds": _seconds,
     "out": _text,
     "otlp": _text,
+    "thresholds": numbers,
+    "suppress": reasons,
 }
 
 

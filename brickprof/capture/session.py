@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -94,6 +96,7 @@ class Session:
         self._ways: dict[str, int] = {}
         self._step_started = _counter()
         self._publish_at = 0
+        self.halting = False
         self._manual_state: tuple[Any, ...] = ()
         self._escalations: dict[bool, tuple[int, int]] = {}
         """By whether something was not finite: how often deep capture was switched on, and when it next may be."""
@@ -343,10 +346,19 @@ class Session:
             return
         self._publish_at = stamp + _PUBLISH_NS
         pulse = self.pulse
+        if pulse.asked_to_halt and not self.halting:
+            self._halt()
         pulse.step, pulse.step_ns, pulse.overhead = self.step, wall, self.cadence.overhead
         if not self.journal.alive:
             pulse.state = 1
         pulse.beat(now())
+
+    def _halt(self) -> None:
+        """The user had asked for it (``--halt-on``): the script is interrupted between two steps, as by Ctrl-C."""
+        self.halting = True
+        self.fact("halt", {"signal": "SIGINT"}, always=True)
+        self.journal.flush()
+        os.kill(os.getpid(), signal.SIGINT)
 
     def _read_back(self) -> None:
         try:

@@ -88,6 +88,7 @@ def _run(arguments: list[str]) -> int:
 
 def _check_command(app: typer.Typer, arguments: list[str]) -> None:
     known = [command.name for command in app.registered_commands if command.name]
+    known += [group.name for group in app.registered_groups if group.name]
     word = next((argument for argument in arguments if not argument.startswith("-")), None)
     if word is None or word in known or any(a in ("-h", "--help", "--version") for a in arguments[:1]):
         return

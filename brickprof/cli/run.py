@@ -82,6 +82,22 @@ def run(
         str,
         typer.Option(metavar="WHEN", help="error, warning or never: exit 1 when the run has such a finding."),
     ] = "never",
+    halt_on: Annotated[
+        str,
+        typer.Option(metavar="WHEN", help="error, warning or never: interrupt the script at its next step."),
+    ] = "never",
+    config: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="The script's configuration: what it declares is checked against the run."),
+    ] = "",
+    thresholds: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="CONTRACT.NAME=NUMBER", help="Another threshold; again for more."),
+    ] = None,
+    suppress: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CONTRACT=REASON", help="Only note what breaks this contract; again for more."),
+    ] = None,
     no_live: Annotated[bool, typer.Option("--no-live", help="No live line; output goes straight through.")] = False,
 ) -> None:
     """Run a script, record what happens in it, and say where and why it broke.
@@ -94,8 +110,9 @@ def run(
     from brickprof.launch.conclusion import FAIL_ON
     from brickprof.text import file_name
 
-    if fail_on not in FAIL_ON:
-        raise UsageError(f"--fail-on is {fail_on!r}.", f"Give one of: {', '.join(FAIL_ON)}.")
+    for flag, given in (("--fail-on", fail_on), ("--halt-on", halt_on)):
+        if given not in FAIL_ON:
+            raise UsageError(f"{flag} is {given!r}.", f"Give one of: {', '.join(FAIL_ON)}.")
     overrides = {
         "out": out,
         "level": level,
@@ -103,8 +120,12 @@ def run(
         "max_bytes": max_size,
         "hang_seconds": hang,
         "otlp": otlp,
+        "thresholds": thresholds or None,
+        "suppress": suppress or None,
     }
     settings = configuration.load(overrides)
-    wishes = supervisor.Wishes(live=not no_live, fail_on=fail_on, name=file_name(name) if name else "")
+    wishes = supervisor.Wishes(
+        live=not no_live, fail_on=fail_on, halt_on=halt_on, name=file_name(name) if name else "", config=config
+    )
     resolved = target.resolve(command or [], module=module, code=code)
     raise typer.Exit(supervisor.run(resolved, settings, wishes))

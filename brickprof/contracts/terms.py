@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from typing import Any
 
 from brickprof.contracts import registry
 from brickprof.contracts.schema import Contract
@@ -33,6 +34,17 @@ class Terms:
                 )
         for identifier in self.suppressed:
             _contract(identifier)
+
+    @classmethod
+    def recorded(cls, extra: Mapping[str, Any]) -> Terms:
+        """The terms that a run was started with; what this version does not know of them is left out."""
+        thresholds, suppressed = extra.get("thresholds"), extra.get("suppress")
+        known = registry.library()
+        names = {f"{identifier}.{name}" for identifier, contract in known.items() for name, _ in contract.thresholds}
+        return cls(
+            {k: float(v) for k, v in thresholds.items() if k in names} if isinstance(thresholds, dict) else {},
+            {k: str(v) for k, v in suppressed.items() if k in known} if isinstance(suppressed, dict) else {},
+        )
 
     def contract(self, identifier: str) -> Contract:
         """The contract with the thresholds in force."""

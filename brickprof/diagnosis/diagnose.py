@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 def diagnose(run: Run, terms: Terms | None = None) -> Diagnosis:
-    """What became of ``run``."""
-    doctor = Doctor(terms)
+    """What became of ``run``, on the terms it was started with unless others are given."""
+    doctor = Doctor(terms or Terms.recorded(run.meta.extra))
     doctor.read(run)
     return doctor.diagnosis(run)
 

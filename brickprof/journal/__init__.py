@@ -25,7 +25,7 @@ from brickprof.journal.lines import decode_fields, encode_fields, read_events
 from brickprof.journal.meta import read_meta, write_meta
 from brickprof.journal.process import ProcessLog
 from brickprof.journal.slate import Slate, read_slate
-from brickprof.journal.tail import Tail
+from brickprof.journal.tail import TableTail, Tail
 from brickprof.journal.writer import Journal
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "Journal",
     "ProcessLog",
     "Slate",
+    "TableTail",
     "Tail",
     "decode_fields",
     "encode_fields",

@@ -167,6 +167,18 @@ def read_table(path: Path, columns: Any) -> tuple[Any, Damage]:
     return table, Damage(shown(path), lost, records)
 
 
+def parse_frames(data: bytes, columns: Any, after: int = 0) -> tuple[Any, int, int]:
+    """The rows of whole frames in ``data`` whose number is above ``after``; the last number, and where they end."""
+    new, end = [], 0
+    for frame in frames(data):
+        end = frame.end
+        if frame.seq > after:
+            new.append(frame)
+    if not new:
+        return None, after, end
+    return _decoded(data, None, new, columns)[0], max(frame.seq for frame in new), end
+
+
 def _sealed(message: bytearray, seq: int, rows: int, first: int, last: int) -> bytes:
     at = message.find(_MARK)
     text = (

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from brickprof.journal.frames import parse_frames, schema
 from brickprof.journal.layout import EVENTS, PROCESS, PROCESS_RANK, rank_folders
 from brickprof.journal.lines import parse_events
 from brickprof.records import Event
@@ -65,3 +66,29 @@ class _Followed:
             events = [event for event in events if event.seq > self._last]
         self._last = max((event.seq for event in events), default=self._last)
         return events
+
+
+class TableTail:
+    """The new rows of a ``samples.arrow`` or ``spans.arrow`` that is still growing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._name = path.stem
+        self._file = 0
+        self._at = 0
+        self._last = 0
+
+    def poll(self) -> Any:
+        """An Arrow table of the rows written since the last call; None when there are none."""
+        try:
+            with self._path.open("rb") as stream:
+                status = os.fstat(stream.fileno())
+                if status.st_ino != self._file or status.st_size < self._at:  # replaced by its compacted self
+                    self._file, self._at = status.st_ino, 0
+                stream.seek(self._at)
+                data = stream.read()
+        except OSError:
+            return None
+        table, self._last, end = parse_frames(data, schema(self._name), self._last)
+        self._at += end
+        return table

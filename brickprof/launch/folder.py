@@ -154,7 +154,13 @@ def _write_meta(place: Place, target: Target, settings: Settings) -> None:
         level=settings.level,
         version=_version(),
         host=platform.node(),
-        extra={"cwd": os.getcwd(), "python": platform.python_version(), "overhead": settings.overhead},
+        extra={
+            "cwd": os.getcwd(),
+            "python": platform.python_version(),
+            "overhead": settings.overhead,
+            "thresholds": settings.thresholds,
+            "suppress": settings.suppress,
+        },
     )
     try:
         write_meta(place.path, meta)

@@ -16,9 +16,13 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from brickprof import pulse
+from brickprof.contracts.terms import Terms
 from brickprof.errors import UsageError
-from brickprof.journal import ProcessLog
+from brickprof.journal import ProcessLog, rank_folders
 from brickprof.launch import child as children
 from brickprof.launch import folder, live, memory, processes, relay, stacks
 from brickprof.launch.child import Child
@@ -34,6 +38,11 @@ from brickprof.settings import Settings
 from brickprof.telemetry import configured_endpoint
 from brickprof.text import clean
 
+if TYPE_CHECKING:
+    from brickprof.contracts.documents import Document
+    from brickprof.diagnosis import Finding
+    from brickprof.launch.judging import Judge
+
 _LOOK_EVERY = 1.0
 _WAS_STOPPED = 3.0
 """A look that comes this much too late means that we were stopped ourselves (Ctrl-Z, a sleeping machine)."""
@@ -43,7 +52,10 @@ _WAS_STOPPED = 3.0
 class Wishes:
     live: bool = True
     fail_on: str = "never"
+    halt_on: str = "never"
     name: str = ""
+    config: str = ""
+    """A configuration file that declares what the script is to do."""
 
 
 def run(target: Target, settings: Settings, wishes: Wishes | None = None) -> int:
@@ -51,11 +63,24 @@ def run(target: Target, settings: Settings, wishes: Wishes | None = None) -> int
     wishes = wishes or Wishes()
     if folder.inside_another(os.environ):
         os.execv(target.command[0], target.command)
+    declared = _declared(wishes.config)
+    Terms(settings.thresholds, settings.suppress)  # says so now, should one of them be misspelt
     place = folder.claim(target, settings, name=wishes.name)
     if place.speaks and on_terminal():
         print(f"brickprof · recording to {place.shown} ({settings.level})", file=sys.stderr, flush=True)
-    ended = Watch(target, settings, place, live=wishes.live).until_the_end()
-    return conclude(place, ended, fail_on=wishes.fail_on)
+    watch = Watch(target, settings, place, live=wishes.live)
+    if declared is not None:
+        watch.log.event("config", 0, {"source": declared.file, "values": declared.values})
+    watch.halt_on = wishes.halt_on if place.speaks else "never"
+    ended = watch.until_the_end()
+    code = conclude(place, ended, fail_on=wishes.fail_on)
+    return code or int(watch.halted)
+
+
+def _declared(file: str) -> Document | None:
+    from brickprof.contracts import documents
+
+    return documents.read(Path(file)) if file else None
 
 
 class Watch:
@@ -72,6 +97,9 @@ class Watch:
                 self.relay = Relay(self._live_line)
         self.patience = Patience(launched=place.shared)
         self.killed = False
+        self.halt_on = "never"
+        self.halted = False
+        self._judge: Judge | None = None
         self._sidecar: Sidecar | None = None
         self._endpoint = settings.otlp or configured_endpoint()
 
@@ -119,10 +147,36 @@ class Watch:
                 hangs.forgive(now)
             last = now
             watch.tick(now, live.step(self.place.path))
+            if self.halt_on != "never" and not self.halted:
+                self._judge_so_far(now)
             if hang := hangs.tick(now):
                 self._report(hang)
             if self.relay:
                 self._resize(child)
+
+    def _judge_so_far(self, now: float) -> None:
+        """Stops a run that is broken: at its next step, as if by Ctrl-C, so that it can clean up."""
+        if self._judge is None:
+            from brickprof.launch.judging import Judge
+
+            self._judge = Judge(self.place.path, Terms(self.settings.thresholds, self.settings.suppress))
+        try:
+            diagnosis = self._judge.look(now)
+        except Exception as error:  # ours; the script is not to suffer for it
+            self.halt_on = "never"
+            self._say(f"stopped judging ({clean(f'{type(error).__name__}: {error}')}); the script goes on")
+            return
+        severe = ("error",) if self.halt_on == "error" else ("error", "warning")
+        found = next((f for f in diagnosis.findings if f.severity in severe), None) if diagnosis else None
+        if found is not None:
+            self._halt(found)
+
+    def _halt(self, found: Finding) -> None:
+        asked = [rank for rank, path in rank_folders(self.place.path).items() if pulse.ask_to_halt(path)]
+        self.halted = bool(asked)
+        if asked:
+            self.log.event("halt", found.detected_step, {"root_cause": found.root_cause, "ranks": asked})
+            self._say(f"halting the script at its next step: {clean(found.symptom)} ({clean(found.root_cause)})")
 
     def _rest(self, last: float, now: float) -> float:
         until = last + _LOOK_EVERY
