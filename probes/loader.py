@@ -1,11 +1,13 @@
-"""Batches: how long the training waited for each, and a fingerprint that tells two of them apart.
+"""Batches: how long the training waited for each, a fingerprint that tells two of them apart, what is in them.
 
-Enters: what a DataLoader hands out. Leaves: loader spans and ``batch`` events. The fingerprint is a checksum of
-up to 64 elements of each tensor at a fixed stride; batches that are already on a device are not read.
+Enters: what a DataLoader hands out. Leaves: a ``loader`` event for each, loader spans and ``batch`` events. The
+fingerprint is a checksum of up to 32 elements of each tensor at a fixed stride; batches that are already on a device
+are not read. Where steps are slow, the first few thousand batches are all written, else those of steps whose facts are.
 """
 
 from __future__ import annotations
 
+import weakref
 import zlib
 from collections.abc import Iterator
 from functools import partial
@@ -14,7 +16,7 @@ from typing import Any
 import torch
 
 from brickprof.bricks import Brick, Kind
-from brickprof.capture import tensors
+from brickprof.capture import glance, hub, tensors
 from brickprof.capture.clock import now
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
@@ -26,57 +28,120 @@ from brickprof.records import ROLES
 _INPUT = ROLES.index("input")
 _ELEMENTS = 32
 _MOST_TENSORS = 4
+_SLOW_NS = 20_000_000
+_EVERY_BATCH = 4096
+_LOOKED_AT = 16_384
+_WHOLE = 1 << 20
+
+
+class _Loader:
+    """What is known of one loader."""
+
+    __slots__ = ("brick", "count", "described", "epochs", "iterator", "number", "told")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.count = self.epochs = self.brick = 0
+        self.described: dict[str, Any] = {}
+        self.iterator: weakref.ref[Any] | None = None
+        self.told = False
 
 
 class LoaderProbe(Probe):
     name = "loader"
     ways = ("facts", "spans", "full")
+    every_step = ("fetch_end", "step_begin")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self._loaders: dict[int, int] = {}
-        self._counts: dict[int, int] = {}
-        self._bricks: dict[int, int] = {}
+        self._loaders: dict[Any, _Loader] = {}
+        self._last: _Loader | None = None
         self._open = 0
+        self._written = 0
+
+    # -- loaders
+
+    def loader_started(self, loader: Any, iterator: Any) -> None:
+        known = self._known(iterator)
+        known.epochs += 1
+        known.iterator = weakref.ref(iterator)
+        if not known.described:
+            known.described = _describe(loader)
+
+    def _known(self, iterator: Any) -> _Loader:
+        # A new iterator is made every epoch, and often a new loader: what it draws from, and how, says which it is.
+        order = getattr(iterator, "_index_sampler", None)
+        inner = getattr(order, "sampler", order)
+        key = (id(getattr(iterator, "_dataset", iterator)), type(inner).__name__, getattr(order, "batch_size", None))
+        known = self._loaders.get(key)
+        if known is None:
+            known = self._loaders[key] = _Loader(len(self._loaders))
+        return known
+
+    def backward_begin(self, losses: Any, upstream: Any) -> None:
+        last = self._last
+        if last is not None and not last.told:
+            self._tell(last, train=True)
+
+    def close(self) -> None:
+        hub.every_batch = False
+        for known in self._loaders.values():
+            if not known.told and known.count:
+                self._tell(known, train=False)
+
+    def _tell(self, known: _Loader, *, train: bool) -> None:
+        known.told = True
+        self.session.fact("loader", {"loader": known.number, "train": train, **known.described}, always=True)
+
+    # -- batches
+
+    def step_begin(self, step: int) -> None:
+        hub.every_batch = self._written < _EVERY_BATCH and self.session.cadence.typical_ns >= _SLOW_NS
 
     def fetch_begin(self, loader: Any) -> None:
         if not self.session.tracing:
             return
-        number = self._number(loader)
-        brick = self._bricks.get(number)
-        if brick is None:
-            name = f"loader{number}" if number else "loader"
-            brick = self._bricks[number] = self.session.journal.brick(Brick(Kind.LOADER, name))
-        self._open = self.session.trace.open(brick, PHASE["loader"])
+        known = self._known(loader)
+        if not known.brick:
+            name = f"loader{known.number}" if known.number else "loader"
+            known.brick = self.session.journal.brick(Brick(Kind.LOADER, name))
+        self._open = self.session.trace.open(known.brick, PHASE["loader"])
 
     def fetch_end(self, loader: Any, batch: Any, wait_ns: int) -> None:
         session = self.session
         if session.tracing:
             session.trace.close(self._open, write=True)
-        if batch is None or not session.on.facts:
+        if batch is None or not (session.on.facts or hub.every_batch):
             return
-        number = self._number(loader)
-        count = self._counts[number] = self._counts.get(number, 0) + 1
+        known = self._last = self._known(loader)
+        known.count += 1
+        self._written += 1
         found = [tensor for tensor in _tensors(batch) if tensor.device.type == "cpu"][:_MOST_TENSORS]
+        fields = self._describe_batch(known, loader, found, wait_ns)
+        if session.on.facts and not hands_off():
+            fields |= _contents(found, _WHOLE if session.on.full else _LOOKED_AT)
+        session.fact("batch", fields, wanted=True)
+        if session.on.full and session.settings.level != "light" and not hands_off():
+            self._sample(known, found)
+
+    def _describe_batch(self, known: _Loader, iterator: Any, found: list[torch.Tensor], wait_ns: int) -> dict[str, Any]:
+        size = found[0].shape[0] if found and found[0].dim() else None
+        yielded = getattr(iterator, "_num_yielded", None)
         fields = {
-            "loader": number,
+            "loader": known.number,
             "wait_ns": wait_ns,
             "fingerprint": "" if hands_off() else _fingerprint(found),
-            "size": found[0].shape[0] if found and found[0].dim() else None,
-            "count": count,
+            "size": size,
+            "samples": size,
+            "count": known.count,
+            "epoch": max(known.epochs - 1, 0) if known.epochs else None,
+            "index": yielded - 1 if yielded else None,
         }
-        session.fact("batch", fields)
-        if session.on.full and session.settings.level != "light" and not hands_off():
-            self._sample(found)
+        epoch = getattr(_sampler(iterator), "epoch", None)
+        return fields if epoch is None else fields | {"sampler_epoch": epoch}
 
-    def _number(self, loader: Any) -> int:
-        # A new iterator is made every epoch; the dataset it draws from says which loader it is.
-        dataset = getattr(loader, "_dataset", loader)
-        return self._loaders.setdefault(id(dataset), len(self._loaders))
-
-    def _sample(self, found: list[torch.Tensor]) -> None:
-        session = self.session
-        brick = self._bricks.get(0, 0)
+    def _sample(self, known: _Loader, found: list[torch.Tensor]) -> None:
+        session, brick = self.session, known.brick
         for place, tensor in enumerate(found):
             values = tensors.local(tensor)
             if not tensors.watchable(values):
@@ -94,6 +159,59 @@ class LoaderProbe(Probe):
                 (now(), session.step, session.steps.backwards, brick, number, _INPUT, row.numel, row.nan, row.inf,
                  row.absmax, row.l2, row.mean, row.zero_fraction, None, None, None, row.histogram)
             )  # fmt: skip
+
+
+def _describe(loader: Any) -> dict[str, Any]:
+    order = getattr(loader, "batch_sampler", None)
+    sampler = getattr(order, "sampler", None) or getattr(loader, "sampler", None)
+    fields = {
+        "cls": type(loader).__name__,
+        "sampler": type(sampler).__name__,
+        "shuffles": _shuffles(sampler),
+        "batch_size": getattr(loader, "batch_size", None) or getattr(order, "batch_size", None),
+        "batches": _length(loader),
+        "samples": _length(getattr(loader, "dataset", None)),
+        "drop_last": bool(getattr(order, "drop_last", getattr(loader, "drop_last", False))),
+        "workers": getattr(loader, "num_workers", None),
+        "dataset": type(getattr(loader, "dataset", None)).__name__,
+    }
+    replicas = getattr(sampler, "num_replicas", None)
+    return fields if replicas is None else fields | {"replicas": replicas, "shard": getattr(sampler, "rank", None)}
+
+
+def _sampler(iterator: Any) -> Any:
+    order = getattr(iterator, "_index_sampler", None)
+    return getattr(order, "sampler", order)
+
+
+def _shuffles(sampler: Any) -> bool | None:
+    name = type(sampler).__name__
+    if name in ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler"):
+        return True
+    if name == "SequentialSampler":
+        return False
+    told = getattr(sampler, "shuffle", None)
+    return told if isinstance(told, bool) else None
+
+
+def _length(sized: Any) -> int | None:
+    # Only what torch itself would ask: a length of the user's own may be slow, or draw numbers.
+    if isinstance(sized, torch.utils.data.IterableDataset) or not hasattr(type(sized), "__len__"):
+        return None
+    if isinstance(sized, torch.utils.data.DataLoader) and isinstance(sized.dataset, torch.utils.data.IterableDataset):
+        return None
+    try:
+        return len(sized)
+    except Exception:
+        return None
+
+
+def _contents(found: list[torch.Tensor], most: int) -> dict[str, Any]:
+    """What is in the first tensor of floats."""
+    for tensor in found:
+        if tensor.is_floating_point() and tensor.numel() and tensor.layout is torch.strided:
+            return glance.counts(tensor, most)
+    return {}
 
 
 def _tensors(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 import brickprof
 
@@ -147,3 +148,136 @@ def test_scripted_and_transformed_losses_are_left_alone(tmp_path: Path) -> None:
         assert torch.equal(compiled(given, y[:8]), Both()(given, y[:8]))
 
     recorded(tmp_path, body)
+
+
+def test_gradients_left_from_an_earlier_step_are_seen(tmp_path: Path) -> None:
+    def body(clear: bool) -> None:
+        model = Classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        x, y = data()
+        for _ in range(4):
+            if clear:
+                optimizer.zero_grad(set_to_none=False)
+            for _ in range(2):
+                F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    kept = found(recorded(tmp_path / "kept", lambda: body(False)), "held")
+    assert [each["held"] for each in kept] == [0, 4, 4, 4] and {each["tensors"] for each in kept} == {4}
+    assert {each["zeroed"] for each in kept} == {0}
+    cleared = found(recorded(tmp_path / "cleared", lambda: body(True)), "held")
+    assert [each["held"] for each in cleared] == [0] * 4 and {each["zeroed"] for each in cleared} == {1}
+
+
+def test_gradients_of_the_other_player_are_not_held_over(tmp_path: Path) -> None:
+    def body() -> None:
+        one, other = nn.Linear(4, 4), nn.Linear(4, 1)
+        first = torch.optim.SGD(other.parameters(), lr=0.01)
+        second = torch.optim.SGD(one.parameters(), lr=0.01)
+        for _ in range(4):
+            for optimizer in (first, second):
+                optimizer.zero_grad(set_to_none=False)
+                other(one(torch.ones(2, 4))).pow(2).mean().backward()
+                optimizer.step()
+
+    assert {each["held"] for each in found(recorded(tmp_path, body), "held")} == {0}
+
+
+@pytest.mark.parametrize("how", ["torch", "hand", "none"])
+def test_what_was_done_to_gradients_shows(how: str, tmp_path: Path) -> None:
+    def body() -> None:
+        model = Classifier()
+
+        def each(_step: int) -> None:
+            if how == "torch":
+                nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+            elif how == "hand":
+                for parameter in model.head.parameters():
+                    parameter.grad.mul_(0.5)
+
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 3, each)
+
+    run = recorded(tmp_path, body)
+    seen = found(run, "applied")
+    assert len(seen) == 3 and all(each["tensors"] == 4 for each in seen)
+    if how == "torch":
+        assert [each["after"] for each in seen] == pytest.approx([1e-3] * 3, rel=1e-3)
+        assert not any(each["blocks"] for each in seen)
+    elif how == "hand":
+        names = {brick["id"]: brick["path"] for brick in found(run, "brick")}
+        coefficients = {names[brick]: value for brick, value in seen[0]["blocks"]}
+        assert coefficients == {"body.0": pytest.approx(1.0), "head": pytest.approx(0.5)}
+    else:
+        assert [each["coefficient"] for each in seen] == [1.0] * 3 and not any(each["blocks"] for each in seen)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.AdamW(p, weight_decay=0.3),
+        lambda p: torch.optim.Adam(p, weight_decay=0.3, betas=(0.8, 0.95)),
+        torch.optim.RMSprop,
+        torch.optim.NAdam,
+    ],
+)
+def test_moments_follow_from_the_first_gradient(make: Any, tmp_path: Path) -> None:
+    def body() -> None:
+        model = Classifier()
+        train(model, make(model.parameters()))
+
+    (seen,) = found(recorded(tmp_path, body), "moments")
+    assert seen["count"] == 1 and len(seen["tensors"]) == 4
+    for each in seen["tensors"]:
+        assert (each["m_error"] or 0) < 1e-4 and each["v_error"] < 1e-4 and not each["stale"] and each["v_min"] >= 0
+
+
+def test_moments_that_do_not_follow_are_told(tmp_path: Path) -> None:
+    class Careless(torch.optim.Adam):
+        def step(self, closure: Any = None) -> Any:
+            result = super().step(closure)
+            for state in self.state.values():
+                state["exp_avg"].mul_(10)
+            return result
+
+    def body() -> None:
+        model = Classifier()
+        optimizer = Careless(model.parameters())
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                state = optimizer.state[parameter]
+                state["step"] = torch.tensor(0.0)
+                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.ones_like(parameter)
+        train(model, optimizer)
+
+    (seen,) = found(recorded(tmp_path, body), "moments")
+    assert all(each["m_error"] > 1 and each["stale"] and each["v_error"] < 1e-4 for each in seen["tensors"])
+
+
+def test_loaders_and_their_batches(tmp_path: Path) -> None:
+    def body() -> None:
+        torch.manual_seed(1)
+        model = Classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x, y = data()
+        x[5, 2] = float("nan")
+        train_loader = DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)
+        held_out = DataLoader(TensorDataset(*data(12)), batch_size=8)
+        for _ in range(2):
+            for inputs, labels in train_loader:
+                optimizer.zero_grad()
+                F.cross_entropy(model(inputs.nan_to_num()), labels).backward()
+                optimizer.step()
+            with torch.no_grad():
+                for inputs, _labels in held_out:
+                    model(inputs)
+
+    run = recorded(tmp_path, body)
+    loaders = {each["loader"]: each for each in found(run, "loader")}
+    training, other = loaders[0], loaders[1]
+    assert (training["train"], training["sampler"], training["shuffles"]) == (True, "RandomSampler", True)
+    assert (training["batches"], training["samples"], training["batch_size"]) == (4, 32, 8)
+    assert (other["train"], other["shuffles"], other["batches"]) == (False, False, 2)
+    batches = [each for each in found(run, "batch") if each["loader"] == 0]
+    assert [(each["epoch"], each["index"]) for each in batches] == [(e, i) for e in (0, 1) for i in range(4)]
+    assert sum(each["nan"] for each in batches) == 2 and len({each["fingerprint"] for each in batches}) == 8
+    assert all(each["samples"] == 8 and each["std"] > 0 for each in batches)

@@ -25,6 +25,8 @@ listening = False
 zeroed = 0
 scheduled = 0
 """How often gradients were cleared and rates scheduled in this process: too cheap to skip, too frequent to send."""
+every_batch = False
+"""Whether batches are looked at in steps that nobody looks at else: where steps are slow, for a while."""
 _factory: Factory | None = None
 _making = False
 _lock = threading.Lock()

@@ -289,7 +289,7 @@ def _patch_loader() -> None:
             if not hub.sessions:
                 return original(self)
             hub.send("fetch_begin", self)
-            if not hub.listening:
+            if not hub.listening and not hub.every_batch:
                 return original(self)
             start = _counter()
             batch, fetched = None, False
@@ -298,14 +298,21 @@ def _patch_loader() -> None:
                 fetched = True
                 return batch
             finally:
-                if fetched:
-                    hub.emit("fetch_end", self, batch, _counter() - start)
-                else:
-                    hub.emit("fetch_end", self, None, _counter() - start)
+                hub.tell("fetch_end", self, batch if fetched else None, _counter() - start)
+
+        return call
+
+    def iterate(original: Any) -> Any:
+        def call(self: Any) -> Any:
+            iterator = original(self)
+            if hub.sessions:
+                hub.tell("loader_started", self, iterator)
+            return iterator
 
         return call
 
     _replace(dataloader._BaseDataLoaderIter, "__next__", fetch)
+    _replace(dataloader.DataLoader, "__iter__", iterate)
 
 
 # -- copies

@@ -41,6 +41,9 @@ class Probe:
     def close(self) -> None: ...
 
     # -- data and forward
+    def loader_started(self, loader: Any, iterator: Any) -> None:
+        """A DataLoader begins to hand out its batches: an epoch."""
+
     def fetch_begin(self, loader: Any) -> None: ...
     def fetch_end(self, loader: Any, batch: Any, wait_ns: int) -> None: ...
     def compiling(self, module: Any) -> None:
@@ -80,7 +83,8 @@ class Probe:
         """Sent in steps that are looked at; ``hub.scheduled`` counts all of them."""
 
 
-ALWAYS = frozenset({"models_found", "close", "compiling", "optimizer_built", "scaler_step", "evaluated", "loss_broken"})
+_OF_THE_RUN = {"models_found", "close", "compiling", "optimizer_built", "loader_started", "evaluated"}
+ALWAYS = frozenset(_OF_THE_RUN | {"scaler_step", "loss_broken"})
 """Signals that are sent in every step: rare, or too important to miss."""
 
 SIGNALS = tuple(name for name, value in vars(Probe).items() if callable(value) and not name.startswith("_"))

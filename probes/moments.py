@@ -1,0 +1,203 @@
+"""The optimizer's own memory: do its moments follow from the gradients it was given?
+
+Enters: the first update of each optimizer, and the first that is seen after a resume. Leaves: a ``moments`` event: how
+far the first moment is from ``b1 m + (1 - b1) g``, the second from ``b2 v + (1 - b2) g^2``, relative to these, on up
+to 1,024 elements of each tensor; and whether a state was there before the first update.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from brickprof.capture import tensors
+from brickprof.capture.book import Entry
+from brickprof.capture.glance import Array
+from brickprof.capture.probe import Probe
+from brickprof.capture.session import Session
+from brickprof.capture.surroundings import hands_off
+
+_FIRST = ("exp_avg", "m", "moment1")
+_SECOND = ("exp_avg_sq", "v", "square_avg", "moment2")
+_DECOUPLED = ("AdamW", "Lion", "Adafactor")
+_MOST_TENSORS = 128
+
+
+class _Rule(NamedTuple):
+    """How one group's moments should move."""
+
+    b1: float | None
+    b2: float | None
+    decays: tuple[float, ...]
+    """What may be added of the weights: an optimizer of one's own may decay either way."""
+    sign: float
+
+
+class _Watched(NamedTuple):
+    entry: Entry
+    parameter: torch.Tensor
+    rule: _Rule
+    length: int
+    done: float | None
+
+
+class _Before(NamedTuple):
+    watched: list[_Watched]
+    gradients: torch.Tensor
+    weights: torch.Tensor
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+class MomentsProbe(Probe):
+    name = "moments"
+    ways = ("facts", "full", "guard")
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._done: set[int] = set()
+        self._before: dict[int, _Before] = {}
+        self._depth = 0
+        """A step that calls its parent class's step is one update: the outermost counts."""
+
+    def step_begin(self, step: int) -> None:
+        self._depth = 0
+
+    def optimizer_begin(self, optimizer: Any) -> None:
+        self._depth += 1
+        number = self.session.book.optimizer(optimizer)
+        if number in self._done or hands_off():
+            return
+        watched = self._watch(optimizer)
+        if not watched:
+            return
+        self._done.add(number)
+        gradients = tensors.samples([tensors.local(each.parameter.grad) for each in watched])  # type: ignore[arg-type]
+        weights = tensors.samples([tensors.local(each.parameter) for each in watched])
+        self._before[number] = _Before(
+            watched, gradients, weights, _states(optimizer, watched, _FIRST), _states(optimizer, watched, _SECOND)
+        )
+
+    def _watch(self, optimizer: Any) -> list[_Watched]:
+        found: list[_Watched] = []
+        for group in optimizer.param_groups:
+            rule = _rule(optimizer, group)
+            for parameter in group["params"] if rule is not None else ():
+                grad = parameter.grad
+                if grad is None or grad.layout is not torch.strided or len(found) >= _MOST_TENSORS:
+                    continue
+                values = tensors.local(grad)
+                if rule is not None and tensors.watchable(values):
+                    length = min(tensors.SAMPLE, values.numel())
+                    count = _count(optimizer.state.get(parameter, {}))
+                    found.append(_Watched(self.session.book.entry(parameter), parameter, rule, length, count))
+        return found
+
+    def optimizer_end(self, optimizer: Any) -> None:
+        session = self.session
+        self._depth = max(self._depth - 1, 0)
+        if self._depth:
+            return
+        number = session.book.optimizer(optimizer)
+        before = self._before.pop(number, None)
+        if before is None or hands_off():
+            return
+        after = (_states(optimizer, before.watched, _FIRST), _states(optimizer, before.watched, _SECOND))
+        told = {"optimizer": number, "cls": type(optimizer).__name__, "count": _count(_any_state(optimizer))}
+        told["dtype"] = _dtype(_any_state(optimizer))
+        step = session.step
+        table = torch.stack([before.gradients, before.weights, before.first, before.second, *after])
+
+        def arrived(host: torch.Tensor) -> None:
+            rows = _compare(before.watched, host.numpy().astype(np.float64))
+            session.fact("moments", told | {"tensors": rows}, step=step, always=True)
+
+        session.readback.read(table, arrived)
+
+
+def _rule(optimizer: Any, group: dict[str, Any]) -> _Rule | None:
+    betas = group.get("betas")
+    if isinstance(betas, (tuple, list)) and len(betas) == 2:
+        b1, b2 = (_number(beta) for beta in betas)
+    else:
+        b1, b2 = None, _number(group.get("alpha"))
+    if b1 is None and b2 is None:
+        return None
+    decay = _number(group.get("weight_decay")) or 0.0
+    if type(optimizer).__name__ in _DECOUPLED or group.get("decoupled_weight_decay"):
+        decay = 0.0
+    decays = (decay,) if _is_torchs(optimizer) or not decay else (0.0, decay)
+    return _Rule(b1, b2, decays, -1.0 if group.get("maximize") else 1.0)
+
+
+def _is_torchs(optimizer: Any) -> bool:
+    return type(optimizer).__module__.startswith("torch.")
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, torch.Tensor):
+        return float(value) if value.numel() == 1 and value.is_cpu else None
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _count(state: Any) -> float | None:
+    return _number(state.get("step")) if isinstance(state, dict) else None
+
+
+def _any_state(optimizer: Any) -> Any:
+    return next((state for state in optimizer.state.values() if state), {})
+
+
+def _dtype(state: Any) -> str | None:
+    moment = next((state[key] for key in (*_FIRST, *_SECOND) if isinstance(state.get(key), torch.Tensor)), None)
+    return None if moment is None else str(moment.dtype).removeprefix("torch.")
+
+
+def _states(optimizer: Any, watched: list[_Watched], names: tuple[str, ...]) -> torch.Tensor:
+    """Samples of one moment of every tensor, NaN where there is none."""
+    parts = []
+    for each in watched:
+        state = optimizer.state.get(each.parameter, {})
+        value = next((state[name] for name in names if isinstance(state.get(name), torch.Tensor)), None)
+        if value is not None and value.shape == each.parameter.shape:
+            parts.append(tensors.sample(tensors.local(value)).float().to(each.parameter.device))
+        else:
+            parts.append(torch.full((each.length,), math.nan, device=each.parameter.device))
+    return torch.cat(parts)
+
+
+def _compare(watched: list[_Watched], table: Array) -> list[dict[str, Any]]:
+    rows, start = [], 0
+    for each in watched:
+        part = table[:, start : start + each.length]
+        start += each.length
+        rows.append({"tensor": each.entry.number, **_errors(each, *part)})
+    return rows
+
+
+def _errors(each: _Watched, g: Array, w: Array, m0: Array, v0: Array, m: Array, v: Array) -> dict[str, Any]:
+    rule, fresh = each.rule, not each.done
+    with np.errstate(all="ignore"):
+        given = [rule.sign * g + decay * w for decay in rule.decays]
+        m_error = _least([_error(m, rule.b1, m0, each) for each in given])
+        v_error = _least([_error(v, rule.b2, v0, each * each) for each in given])
+    stale = fresh and bool(np.nan_to_num(m0).any() or np.nan_to_num(v0).any())
+    v_min = float(v.min()) if np.isfinite(v).all() else None
+    return {"m_error": m_error, "v_error": v_error, "v_min": v_min, "stale": stale}
+
+
+def _least(errors: list[float | None]) -> float | None:
+    return min((error for error in errors if error is not None), default=None)
+
+
+def _error(found: Array, beta: float | None, before: Array, given: Array) -> float | None:
+    """How far ``found`` is from what follows from ``before`` and ``given``, relative to that."""
+    if beta is None or not np.isfinite(found).any():
+        return None
+    expected = beta * np.nan_to_num(before) + (1 - beta) * given
+    size = float(np.linalg.norm(expected))
+    error = float(np.linalg.norm(found - expected))
+    return error / size if size and math.isfinite(error) else None
