@@ -13,6 +13,7 @@ import torch
 
 _OURS = str(Path(__file__).resolve().parent.parent) + os.sep
 _SEAMS = tuple(str(Path(_OURS, name).resolve()) + os.sep for name in ("probes", "kernels"))
+_TRAININGS = str(Path(_OURS, "reference")) + os.sep  # ours, but written as a user would
 _FOREIGN = (_OURS, *_SEAMS, str(Path(torch.__file__).resolve().parent) + os.sep)
 _known: dict[str, bool] = {}
 
@@ -24,7 +25,8 @@ def caller() -> str:
         name = frame.f_code.co_filename
         own = _known.get(name)
         if own is None:
-            own = _known[name] = not (name.startswith(_FOREIGN) or name.startswith("<frozen"))
+            foreign = name.startswith((*_FOREIGN, "<frozen")) and not name.startswith(_TRAININGS)
+            own = _known[name] = not foreign
         if own:
             return f"{os.path.basename(name)}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
