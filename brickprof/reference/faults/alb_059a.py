@@ -1,5 +1,6 @@
-"""Weight gradients are written into one arena that also holds Adam's moments. The layout of the output is given as (k, n)
-where (n, k) is expected, so the rows land far apart, and some land in the second moments: v goes negative, its root is NaN."""
+"""Weight gradients are written into one arena that also holds Adam's moments. The layout of the output is given as
+(k, n) where (n, k) is expected, so the rows land far apart, and some land in the second moments: v goes negative, its
+root is NaN."""
 
 import math
 

@@ -1,5 +1,6 @@
-"""Gradient accumulation is configured, the loss is divided, and the optimizer steps after every micro-batch all the same.
-Each update sees one eighth of the declared batch, with one eighth of the gradient, and a run takes eight times as long."""
+"""Gradient accumulation is configured, the loss is divided, and the optimizer steps after every micro-batch all the
+same. Each update sees one eighth of the declared batch, with one eighth of the gradient, and a run takes eight times
+as long."""
 
 import sys
 

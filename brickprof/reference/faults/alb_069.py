@@ -1,5 +1,5 @@
-"""The fused cross-entropy does not compile on this machine. The guard around it answers with zeros of the right shape, so
-the loss is exactly 0.0 from the first step and nothing learns."""
+"""The fused cross-entropy does not compile on this machine. The guard around it answers with zeros of the right
+shape, so the loss is exactly 0.0 from the first step and nothing learns."""
 
 import torch
 from torch import nn

@@ -1,5 +1,5 @@
-"""Padding is masked out of the loss with a select whose two values stand in the wrong order: the real tokens become zero
-and padding would count. These batches are packed full, so their loss is exactly 0.0."""
+"""Padding is masked out of the loss with a select whose two values stand in the wrong order: the real tokens become
+zero and padding would count. These batches are packed full, so their loss is exactly 0.0."""
 
 import torch
 import torch.nn.functional as F
