@@ -281,3 +281,38 @@ def test_loaders_and_their_batches(tmp_path: Path) -> None:
     assert [(each["epoch"], each["index"]) for each in batches] == [(e, i) for e in (0, 1) for i in range(4)]
     assert sum(each["nan"] for each in batches) == 2 and len({each["fingerprint"] for each in batches}) == 8
     assert all(each["samples"] == 8 and each["std"] > 0 for each in batches)
+
+
+def test_checkpoints_say_what_is_in_them_and_what_was_restored(tmp_path: Path) -> None:
+    def body() -> None:
+        model = Classifier()
+        optimizer = torch.optim.AdamW(model.parameters())
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        train(model, optimizer)
+        whole = {
+            "model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": schedule.state_dict(),
+            "step": 4, "rng_state": torch.get_rng_state(),
+        }  # fmt: skip
+        torch.save(whole, tmp_path / "whole.pt")
+        torch.save(model.state_dict(), tmp_path / "weights.pt")
+        again = torch.load(tmp_path / "whole.pt")
+        again["model"].pop("head.bias")
+        again["model"]["other"] = torch.zeros(2)
+        model.load_state_dict(again["model"], strict=False)
+        optimizer.load_state_dict(again["optimizer"])
+        schedule.load_state_dict(again["scheduler"])
+        train(model, optimizer)
+
+    run = recorded(tmp_path / "runs", body)
+    whole, weights, loaded = found(run, "checkpoint")
+    assert (whole["op"], whole["file"], whole["tensors"], whole["moments"], whole["step"]) == (
+        "save", "whole.pt", 4, 8, 4,
+    )  # fmt: skip
+    assert whole["optimizer"] and whole["scheduler"] and whole["rng"] and not whole["scaler"] and whole["bytes"] > 0
+    assert (weights["models"], weights["tensors"], weights["optimizer"]) == (1, 4, False)
+    assert loaded["op"] == "load" and loaded["optimizer"]
+    model, optimizer, scheduler = found(run, "restored")
+    assert (model["what"], model["tensors"], model["expected"], model["strict"]) == ("model", 4, 4, False)
+    assert (model["missing"], model["unexpected"], model["names"]) == (1, 1, ["head.bias", "other"])
+    assert (optimizer["what"], optimizer["moments"], optimizer["count"], optimizer["lr"]) == ("optimizer", 8, 4, [1e-3])
+    assert scheduler["what"] == "scheduler"

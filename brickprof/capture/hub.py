@@ -133,6 +133,11 @@ def tell(signal: str, *args: Any) -> None:
         session.pay(_counter() - start)
 
 
+def wanted() -> bool:
+    """Whether a fact told now would be written, at once or when the training begins."""
+    return bool(sessions) or _factory is not None
+
+
 def fact(kind: str, fields: dict[str, Any]) -> None:
     """Writes a rare fact; one from before the first sign of training waits for the session."""
     if not sessions and _factory is not None and len(_early) < _MOST_EARLY:
