@@ -1,0 +1,100 @@
+"""Buffers that are too small, and places that are not there: what an exception proves.
+
+Enters: exception events of every rank. Leaves: C-BUFSIZE-001. Kernels check their own sizes with ``brickprof check``;
+on a run only what torch or the driver refused is known for certain.
+"""
+
+from __future__ import annotations
+
+import re
+
+from brickprof.contracts.schema import Contract
+from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
+from brickprof.records import Event
+from brickprof.rules import outcomes, wording
+from brickprof.rules.standstill import foreign
+from brickprof.rules.story import Story
+
+_OUTSIDE = re.compile(
+    r"index out of range|out of bounds|is out of range|exceeds dimension size|illegal memory access|misaligned address"
+    r"|device-side assert|index \S+ is out|list index out of range|invalid memory access",
+    re.IGNORECASE,
+)
+_TOO_SMALL = re.compile(
+    r"must match the existing size|must match the size of tensor|match the broadcast shape|is invalid for input of size"
+    r"|storage of size|size mismatch|could not broadcast input array|shape mismatch|sizes? .* not match"
+    r"|buffer (is )?(too small|smaller)",
+    re.IGNORECASE,
+)
+_ALGEBRA = re.compile(r"mat1 and mat2|load.*state_dict|copying a param", re.IGNORECASE)
+_NUMBER = re.compile(r"\d[\d,]*")
+
+
+def outside(kind: str, message: str) -> bool:
+    """Whether an exception says that a place outside a buffer was asked for."""
+    return kind == "IndexError" or bool(_OUTSIDE.search(message))
+
+
+def too_small(message: str) -> bool:
+    """Whether an exception says that something was put where it does not fit."""
+    return bool(_TOO_SMALL.search(message)) and not _ALGEBRA.search(message)
+
+
+class Sizes:
+    contract = "C-BUFSIZE-001"
+
+    def judge(self, story: Story, contract: Contract) -> ContractResult:
+        raised = [event for rank in (*story.ranks, -1) for event in story.events("exception", rank)]
+        for event in sorted(raised, key=lambda event: event.time_ns):
+            violation = _violation(event, story, contract)
+            if violation is not None:
+                return outcomes.broken(contract, [violation], "every access inside its buffer")
+        if not story.trained:
+            return outcomes.vacuous(contract, "nothing was trained")
+        why = "no kernel's buffers were watched; --level deep on a GPU checks them, and nothing here overran"
+        return outcomes.unjudged(contract, why)
+
+
+def _violation(event: Event, story: Story, contract: Contract) -> Violation | None:
+    kind, message = str(event.fields.get("type", "")).rpartition(".")[2], str(event.fields.get("message", ""))
+    if outside(kind, message):
+        cause, action = "out-of-bounds", _INSIDE
+    elif too_small(message):
+        cause, action = "buffer-overflow", _ENOUGH
+    else:
+        return None
+    brick = story.names.show(story.names.brick(event.rank, event.fields.get("brick")))
+    place = where(event)
+    first_line = message.strip().splitlines()[0] if message.strip() else kind
+    symptom = f"{'a place outside a buffer was asked for' if cause == 'out-of-bounds' else 'sizes do not fit'}: "
+    symptom += first_line
+    numbers = _NUMBER.findall(first_line)
+    finding = f"At {place}: {first_line}" if place else first_line
+    question = f"Which sizes? ({', '.join(numbers[:4])})" if numbers else "What was asked for?"
+    return Violation(
+        contract.id, cause, Severity.ERROR, symptom, event.step, event.step, brick, "kernel", max(event.rank, 0),
+        (event.id,), cause=cause, certainty=0.85 if cause == "out-of-bounds" else 0.7,
+        explains=frozenset({"crashed", "exited", "crashed-by-signal"}),
+        whys=(Because(question, wording.sentence(finding.rstrip(".")), brick, (event.id,)),),
+        details={"question": "Why did the run end?", "asked": "What did the exception say?"}, action=action,
+    )  # fmt: skip
+
+
+_INSIDE = (
+    "Compare the largest index with the size of the table it looks into: vocabulary against embedding rows, sequence "
+    "against max_seq_len, labels against classes; evaluation has to cut its inputs as training does."
+)
+_ENOUGH = "Size the buffer by the largest input it will ever hold, and check numel() before the copy."
+
+
+def where(event: Event) -> str:
+    """The innermost line of the script's own that raised."""
+    frames = event.fields.get("frames")
+    told = [frame for frame in frames if isinstance(frame, dict)] if isinstance(frames, list) else []
+    own = [frame for frame in told if not foreign(str(frame.get("file", "")))] or told
+    if not own:
+        return ""
+    return f"{str(own[-1].get('file', '')).rpartition('/')[2]}:{own[-1].get('line', '?')}"
+
+
+RULE = Sizes

@@ -1,0 +1,204 @@
+"""Slow steps: time that is spent waiting, on data, on another rank, or on many small launches.
+
+Enters: the times of batches, losses and updates; spans of the steps that were timed. Leaves: C-BUDGET-001. Machines are
+noisy, so one slow step is nothing: a share of the time has to be lost in nearly every step that was looked at.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from brickprof.bricks import Brick, Kind
+from brickprof.contracts.schema import Contract
+from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
+from brickprof.records import Record, Span
+from brickprof.rules import outcomes
+from brickprof.rules.replicas import replicas
+from brickprof.rules.story import Story
+from brickprof.rules.tempo import Pace, Waits, paces, waits
+
+_KEPT = 512
+_QUESTION = "What makes the steps slow?"
+_WHOLE = ("backward", "optimizer", "loader")
+
+
+class Budget:
+    contract = "C-BUDGET-001"
+
+    def __init__(self) -> None:
+        self._bricks: dict[tuple[int, Brick], deque[tuple[int, int]]] = {}
+        self._parts: dict[tuple[int, int], int] = {}
+        self._steps: dict[tuple[int, int], int] = {}
+
+    def feed(self, record: Record) -> None:
+        if not isinstance(record, Span):
+            return
+        at, kind = (record.rank, record.step), record.brick.kind
+        if record.phase == "step":
+            self._steps[at] = record.host_ns
+        elif record.phase == "forward" and kind is Kind.BLOCK:
+            self._bricks.setdefault((record.rank, record.brick), deque(maxlen=_KEPT)).append(
+                (record.step, record.host_ns)
+            )
+        # The whole of a phase, not the blocks inside it.
+        if (record.phase in _WHOLE and kind is not Kind.BLOCK) or (record.phase == "forward" and not record.brick.path):
+            self._parts[at] = self._parts.get(at, 0) + record.host_ns
+
+    def judge(self, story: Story, contract: Contract) -> ContractResult:
+        if not story.trained:
+            return outcomes.vacuous(contract, "nothing was trained")
+        found = [self._loading(story, rank, contract) for rank in story.ranks]
+        wrong = [violation for violation in found if violation is not None][:1]
+        for other in (_straggler(story, contract), self._launches(story, contract)):
+            wrong += [other] if other is not None else []
+        covered = self._covered()
+        threshold = f"bricks cover {contract.threshold('covered'):.0%} of the step"
+        if wrong:
+            return outcomes.broken(contract, wrong, threshold)
+        if covered is None:
+            return outcomes.unjudged(contract, "no step was timed with its forward, backward and update")
+        told = f"bricks cover {covered:.0%} of the step"
+        if covered >= contract.threshold("covered"):
+            return outcomes.held(contract, told, threshold)
+        why = "the rest is the script's own code between them; brickprof.brick(name) times a part of it"
+        return outcomes.unjudged(contract, f"{told}; {why}", told)
+
+    def _covered(self) -> float | None:
+        shares = [self._parts[at] / lasted for at, lasted in self._steps.items() if lasted and at in self._parts]
+        return min(1.0, float(np.median(shares))) if len(shares) >= 3 else None
+
+    def _loading(self, story: Story, rank: int, contract: Contract) -> Violation | None:
+        for each in waits(story, rank):
+            if _bound(each, story.steps(rank), contract):
+                return _loader(each, rank, _on_device(story, rank), contract)
+        return None
+
+    # -- a brick of vectors that takes the time of matrices
+
+    def _launches(self, story: Story, contract: Contract) -> Violation | None:
+        for rank in story.ranks:
+            times = {brick: seen for (of, brick), seen in self._bricks.items() if of == rank}
+            whole = [seen for brick, seen in times.items() if not brick.path]
+            shapes = _shapes(story, rank)
+            heavy = [_usual(seen) for brick, seen in times.items() if max(shapes.get(brick.path, ()), default=0) > 1]
+            if not whole or not heavy:
+                continue
+            lasted, peers = _usual(whole[0]), float(np.median(heavy))
+            for brick, seen in times.items():
+                dims = shapes.get(brick.path, ())
+                long = _usual(seen) >= max(contract.threshold("share") * lasted, 10 * peers, 2e6)
+                if dims and max(dims) <= 1 and long and len(seen) >= contract.threshold("steps"):
+                    return _storm(brick, seen, lasted, peers, rank, story, contract)
+        return None
+
+
+def _usual(seen: deque[tuple[int, int]]) -> float:
+    return float(np.median([lasted for _, lasted in seen]))
+
+
+def _shapes(story: Story, rank: int) -> dict[str, list[int]]:
+    """The dimensions of the parameters that belong to each block itself."""
+    found: dict[str, list[int]] = {}
+    for event in story.events("tensor", rank):
+        shape, path = event.fields.get("shape"), str(event.fields.get("name", "")).rpartition(".")[0]
+        if isinstance(shape, list) and event.fields.get("model"):
+            found.setdefault(path, []).append(len(shape))
+    return found
+
+
+def _storm(
+    brick: Brick, seen: deque[tuple[int, int]], lasted: float, peers: float, rank: int, story: Story, contract: Contract
+) -> Violation:
+    share, own = _usual(seen) / lasted, _usual(seen) / 1e6
+    name, first, known = story.names.show(brick), seen[0][0], seen[int(contract.threshold("steps")) - 1][0]
+    symptom = f"{name} takes {share:.0%} of the forward ({own:.3g} ms), and holds only vectors"
+    text = f"Blocks with matrices take {peers / 1e6:.3g} ms. A block that scales vectors needs less, in one launch."
+    return Violation(
+        contract.id, "launch-storm", Severity.WARNING, symptom, first, known, name, "kernel", rank,
+        (f"span:{first}@{rank}",), cause="launch-storm", certainty=0.75, static=True,
+        whys=(Because("Why is that too much?", text, name),), details={"question": _QUESTION, "asked": _QUESTION},
+        action="Look for a Python loop over rows or positions in it, and do them all in one operation.",
+        experiment="Count its launches: brickprof run --level deep SCRIPT",
+    )  # fmt: skip
+
+
+# -- waiting for data
+
+
+def _bound(each: Waits, steps: int, contract: Contract) -> bool:
+    if len(each.waited) < contract.threshold("steps"):
+        return False
+    usual = float(np.median(each.waited))
+    lost = usual * max(steps, len(each.waited))
+    mostly = float(np.percentile(each.shares, 25)) >= contract.threshold("wait_share")
+    return mostly and usual >= contract.threshold("wait_seconds") and lost >= contract.threshold("lost_seconds")
+
+
+def _loader(each: Waits, rank: int, on_device: bool, contract: Contract) -> Violation:
+    share, usual = float(np.median(each.shares)), float(np.median(each.waited)) * 1e3
+    symptom = f"the training waits for data {share:.0%} of the time ({usual:.3g} ms for a batch)"
+    first, known = each.events[0], each.events[int(contract.threshold("steps")) - 1]
+    evidence = tuple(event.id for event in each.events[:3])
+    severity = Severity.INFO if on_device else Severity.WARNING
+    return Violation(
+        contract.id, "loader-bound", severity, symptom, first.step, known.step, "", "loader", rank,
+        evidence, cause="loader-bound", certainty=0.9, static=True,
+        details={"question": _QUESTION, "asked": _QUESTION},
+        whys=(Because("Where does the time go?", f"{symptom[:1].upper()}{symptom[1:]}.", "loader", evidence),),
+        action="Give the DataLoader workers (num_workers=4, persistent_workers=True), and do once, ahead of the "
+        "training, what the dataset does for every sample.",
+    )  # fmt: skip
+
+
+def _on_device(story: Story, rank: int) -> bool:
+    """On a device the host may wait while the device is busy: then a wait proves nothing."""
+    return any(str(event.fields.get("device", "")).startswith("cuda") for event in story.events("tensor", rank))
+
+
+# -- waiting for a rank
+
+
+def _straggler(story: Story, contract: Contract) -> Violation | None:
+    found = replicas(story)
+    if isinstance(found, str) or not found.together:
+        return None
+    timed = {rank: paces(story, rank) for rank in found.ranks}
+    common = sorted(set.intersection(*(set(steps) for steps in timed.values())))[2:]
+    if len(common) < contract.threshold("steps"):
+        return None
+    alone = np.array([[timed[rank][step].alone for step in common] for rank in found.ranks])
+    together = np.array([[timed[rank][step].together for step in common] for rank in found.ranks])
+    slowest = int(np.argmax(np.median(alone, axis=1)))
+    rest = [place for place in range(len(found.ranks)) if place != slowest]
+    behind = alone[slowest] - alone[rest].max(axis=0)
+    waited = together[rest].min(axis=0) - together[slowest]
+    whole = (alone + together).max(axis=0)
+    lost = (behind >= contract.threshold("straggle_share") * whole) & (waited >= 0.5 * behind) & (behind >= 5e-3)
+    if lost.mean() < 0.8:
+        return None
+    share = float(np.median(behind / whole))
+    rank, step = found.ranks[slowest], int(common[int(np.argmax(lost))])
+    return _late(
+        rank, step, common[int(contract.threshold("steps")) - 1], float(np.median(behind)), share, timed, contract
+    )
+
+
+def _late(
+    rank: int, step: int, known: int, behind: float, share: float, timed: dict[int, dict[int, Pace]], contract: Contract
+) -> Violation:
+    symptom = f"the other ranks wait for rank {rank}: {behind * 1e3:.3g} ms in every step, {share:.0%} of it"
+    evidence = tuple(steps[step].evidence for steps in timed.values())[:4]
+    pace = timed[rank][step]
+    text = f"In step {step:,} rank {rank} began its backward {pace.alone * 1e3:.3g} ms after its last update; then the "
+    text += f"backward took {pace.together * 1e3:.3g} ms, and longer on the others, which waited."
+    return Violation(
+        contract.id, "straggler", Severity.WARNING, symptom, step, known, "", "step", rank, evidence, cause="straggler",
+        certainty=0.9, explains=frozenset({"slow"}), whys=(Because(_QUESTION, text, "", evidence),),
+        details={"question": _QUESTION, "asked": _QUESTION},
+        action=f"Look at what rank {rank} does between its steps: its data, its disk, logging, a slower machine.",
+    )  # fmt: skip
+
+
+RULE = Budget

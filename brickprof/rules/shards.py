@@ -1,0 +1,153 @@
+"""Each rank its own share of the data: no sample twice, none left out, equal loads.
+
+Enters: fingerprints and sizes of the batches of every rank, and what the loaders say of themselves. Leaves:
+C-SHARD-001.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from brickprof.contracts.schema import Contract
+from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
+from brickprof.records import Event
+from brickprof.rules import outcomes, wording
+from brickprof.rules.names import number, whole
+from brickprof.rules.replicas import replicas
+from brickprof.rules.story import Story
+
+Key = tuple[int, int, int]
+"""Loader, epoch, position in it (or the count over all epochs, with epoch -1)."""
+
+
+class Shards:
+    contract = "C-SHARD-001"
+
+    def judge(self, story: Story, contract: Contract) -> ContractResult:
+        if not story.trained:
+            return outcomes.vacuous(contract, "nothing was trained")
+        found = replicas(story)
+        if found == "one rank trained":
+            return outcomes.vacuous(contract, str(found))
+        if isinstance(found, str):
+            return outcomes.unjudged(contract, found)  # ranks of one tensor-parallel group share their batch
+        batches = {rank: _batches(story, rank) for rank in found.ranks}
+        threshold = f"no batch on two ranks; loads within {contract.threshold('imbalance'):g}x"
+        wrong = _overlap(batches, contract) or _imbalance(story, found.ranks, contract)
+        if wrong is not None:
+            return outcomes.broken(contract, [wrong], threshold)
+        least = min(len(taken) for taken in batches.values())
+        if least < contract.threshold("batches"):
+            why = "too few batches with a fingerprint: data on a device, or not from a DataLoader, is not read"
+            return outcomes.unjudged(contract, why)
+        told = f"{wording.count(least, 'batch', 'batches')} a rank looked at, none on two ranks"
+        return outcomes.held(contract, told, threshold)
+
+
+def _batches(story: Story, rank: int) -> dict[Key, Event]:
+    found: dict[Key, Event] = {}
+    for event in story.events("batch", rank):
+        if event.fields.get("fingerprint") and event.fields.get("train") is not False:
+            found[_key(event)] = event
+    return found
+
+
+def _key(event: Event) -> Key:
+    fields = event.fields
+    loader = whole(fields.get("loader"))
+    if isinstance(fields.get("index"), int):
+        return loader, whole(fields.get("epoch")), whole(fields.get("index"))
+    return loader, -1, whole(fields.get("count"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """Batches that two ranks have in common."""
+
+    ranks: tuple[int, int]
+    pairs: list[tuple[Event, Event]]
+    of: int
+
+
+def _overlap(batches: dict[int, dict[Key, Event]], contract: Contract) -> Violation | None:
+    found = [_common(first, other, batches) for first in batches for other in batches if first < other]
+    seen = max(found, key=lambda shared: len(shared.pairs), default=None)
+    if seen is None or len(seen.pairs) < max(contract.threshold("batches"), contract.threshold("overlap") * seen.of):
+        return None
+    if len({mine.fields["fingerprint"] for mine, _ in seen.pairs}) < 2:
+        return None
+    first, other = seen.ranks
+    mine, theirs = seen.pairs[0]
+    share, known = len(seen.pairs) / seen.of, seen.pairs[int(contract.threshold("batches")) - 1][0].step
+    symptom = f"ranks {first} and {other} train on the same batches: {len(seen.pairs):,} of {seen.of:,} ({share:.0%})"
+    evidence = (mine.id, theirs.id)
+    text = f"Batch {mine.fields.get('count')} has the fingerprint {mine.fields['fingerprint']} on both ranks."
+    return Violation(
+        contract.id, "shard-overlap", Severity.ERROR, symptom, mine.step, known, "", "loader",
+        evidence=evidence, cause="shard-overlap", certainty=0.95, static=mine.step <= 1,
+        explains=frozenset({"overfitting", "plateau"}), whys=(Because("How is it known?", text, "", evidence),),
+        details={"question": "Which data does each rank see?", "asked": "Which data does each rank see?"},
+        action="Give the DataLoader a DistributedSampler(dataset, world_size, rank), and call set_epoch(epoch).",
+    )  # fmt: skip
+
+
+def _common(first: int, other: int, batches: dict[int, dict[Key, Event]]) -> _Shared:
+    mine, theirs = batches[first], batches[other]
+    # A fingerprint that comes again and again on one rank (constant data) tells nothing.
+    usual = _repeated(mine) | _repeated(theirs)
+    both = [key for key in mine if key in theirs and mine[key].fields["fingerprint"] not in usual]
+    pairs = [
+        (mine[key], theirs[key]) for key in both if mine[key].fields["fingerprint"] == theirs[key].fields["fingerprint"]
+    ]
+    if not pairs:
+        pairs = _elsewhere(mine, theirs, usual)
+        return _Shared((first, other), pairs, min(len(mine), len(theirs)))
+    return _Shared((first, other), pairs, len(both))
+
+
+def _repeated(batches: dict[Key, Event]) -> set[str]:
+    """Fingerprints that tell nothing: those a rank has twice in an epoch, and all where the data hardly varies."""
+    seen = Counter((key[1], event.fields["fingerprint"]) for key, event in batches.items())
+    everything = {fingerprint for _, fingerprint in seen}
+    if len(everything) < 2:
+        return everything
+    return {fingerprint for (epoch, fingerprint), times in seen.items() if times > 1 and epoch >= 0}
+
+
+def _elsewhere(mine: dict[Key, Event], theirs: dict[Key, Event], usual: set[str]) -> list[tuple[Event, Event]]:
+    """Batches of one epoch that two ranks have at different times; over epochs ranks may swap samples."""
+    places = {(key[0], key[1], event.fields["fingerprint"]): event for key, event in theirs.items() if key[1] >= 0}
+    found = []
+    for key, event in mine.items():
+        other = places.get((key[0], key[1], event.fields["fingerprint"]))
+        if other is not None and event.fields["fingerprint"] not in usual:
+            found.append((event, other))
+    return found
+
+
+def _imbalance(story: Story, ranks: tuple[int, ...], contract: Contract) -> Violation | None:
+    """Loads that differ: the slowest rank holds the others, or they wait for it forever."""
+    loads: dict[int, tuple[float, Event]] = {}
+    for rank in ranks:
+        for event in story.events("loader", rank):
+            batches, size = number(event.fields.get("batches")), number(event.fields.get("batch_size"))
+            if event.fields.get("train") is not False and batches is not None:
+                loads.setdefault(rank, (batches * (size or 1), event))
+    if len(loads) < len(ranks):
+        return None
+    most, least = max(loads.items(), key=lambda item: item[1][0]), min(loads.items(), key=lambda item: item[1][0])
+    bound = contract.threshold("imbalance")
+    if most[1][0] <= bound * least[1][0] or most[1][0] < contract.threshold("samples"):
+        return None
+    symptom = f"rank {most[0]} has {most[1][0]:,.0f} samples an epoch and rank {least[0]} has {least[1][0]:,.0f}"
+    return Violation(
+        contract.id, "shard-imbalance", Severity.WARNING, symptom, 0, most[1][1].step, "", "loader",
+        evidence=(most[1][1].id, least[1][1].id), cause="shard-imbalance", certainty=0.85, static=True,
+        explains=frozenset({"straggler", "slow", "hung"}),
+        details={"question": "Do the ranks have equal loads?", "asked": "Do the ranks have equal loads?"},
+        action="Split the data by samples and not by files, or drop the remainder: every rank needs as many steps.",
+    )  # fmt: skip
+
+
+RULE = Shards
