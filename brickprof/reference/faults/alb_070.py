@@ -23,7 +23,8 @@ TRUTH = {
     "run": ["--config", "config.json"],
     "args": ["config.json"],
     "files": {
-        "config.json": '{"epochs": 4, "batch_size": 32, "lr": 0.002, "weight_decay": 0.01, "eval_interval": 50, "seed": 3}\n'
+        "config.json": '{"epochs": 4, "batch_size": 32, "lr": 0.002, "weight_decay": 0.01, '
+        '"eval_interval": 50, "seed": 3}\n'
     },
 }
 
