@@ -21,6 +21,7 @@ from brickprof.rules.story import Story
 
 CONTRACT = "C-INPUT-001"
 _WHEN_NOT_FINITE = frozenset({"nonfinite", "diverged", "spike", "exploding", "not-learning", "plateau"})
+_REGRESSION = ("mse", "l1", "smooth_l1", "huber")
 _WHEN_NOT_SCALED = frozenset(
     {"diverged", "spike", "exploding", "not-learning", "plateau", "dead-units", "no-gradient", "nonfinite"}
 )
@@ -98,13 +99,19 @@ def _not_scaled(story: Story, rank: int, contract: Contract) -> list[Violation]:
     return [
         Violation(
             CONTRACT, "input-scale", Severity.WARNING if harm is not None else Severity.INFO, symptom, first.step,
-            drawn[int(contract.threshold("looks")) - 1].step, "data", "loader", rank, proof,
+            drawn[int(contract.threshold("looks")) - 1].step, _entrance(story, rank), "block", rank, proof,
             {"question": "What goes into the model?", "asked": "What goes into the model?"}, "unnormalised-inputs",
             0.85, _WHEN_NOT_SCALED, whys, (),
             "Scale inputs to about mean 0 and standard deviation 1, with the statistics of the training set.",
             static=True,
         )
     ]  # fmt: skip
+
+
+def _entrance(story: Story, rank: int) -> str:
+    """The block that the input enters first."""
+    trained = [tensor for tensor in story.names.tensors(rank) if tensor.model]
+    return story.names.show(trained[0].brick) if trained else "data"
 
 
 def _scale(event: Event) -> float | None:
@@ -121,7 +128,21 @@ def _harm(story: Story, rank: int, contract: Contract) -> tuple[str, tuple[str, 
     if chance is not None and len(losses) and float(losses.values[0]) > contract.threshold("first_loss") * chance.level:
         text = f"The first loss is {losses.values[0]:.4g}; guessing costs {chance.level:.4g}."
         return text, (losses.evidence(0), chance.evidence), "loss"
-    return _first_layer(story, rank, contract) or _lost_ground(story, rank)
+    return _answers(story, rank, contract) or _first_layer(story, rank, contract) or _lost_ground(story, rank)
+
+
+def _answers(story: Story, rank: int, contract: Contract) -> tuple[str, tuple[str, ...], str] | None:
+    """The first answers of a regression, far outside the range of its targets."""
+    calls = [event for event in curves.training_calls(story, rank) if event.fields.get("name") in _REGRESSION]
+    given, target = (calls[0].fields.get(name) for name in ("input", "target")) if calls else (None, None)
+    if not isinstance(given, dict) or not isinstance(target, dict):
+        return None
+    reach = number(given.get("absmax"))
+    wanted = max(abs(number(target.get(name)) or 0.0) for name in ("min", "max"))
+    if reach is None or wanted <= 0 or reach < contract.threshold("first_answer") * wanted:
+        return None
+    text = f"The first answers reach {reach:.3g}, while targets are at most {wanted:.3g}."
+    return text, (calls[0].id,), "loss"
 
 
 def _first_layer(story: Story, rank: int, contract: Contract) -> tuple[str, tuple[str, ...], str] | None:

@@ -1,0 +1,101 @@
+"""Why a loss stays where guessing is, or stops falling.
+
+Enters: the symptoms ``not-learning`` and ``plateau``. Leaves: labels that do not belong to their inputs, where
+gradients flow, weights move, and still nothing is learnt; or the plateau itself, which is then all that is known.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from brickprof.contracts.verdicts import Violation
+from brickprof.diagnosis.case import Case
+from brickprof.diagnosis.hypotheses import Hypothesis
+from brickprof.diagnosis.model import Why
+from brickprof.rules import curves, wording
+
+_EVERY_STEP = 0.1
+"""Updates of this share of the weights, step after step, are too large for any labels to be learnt."""
+
+
+def hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
+    if violation.mechanism:
+        return []
+    if violation.what == "plateau":
+        return [_plateau(violation)]
+    if violation.what == "not-learning" and violation.details.get("at_chance"):
+        return [_labels(violation, case, cause) for cause in ("labels-misaligned", "labels-random")]
+    return []
+
+
+def _plateau(violation: Violation) -> Hypothesis:
+    cause = Hypothesis("plateau")
+    cause.supports(violation.symptom, 0.5, *violation.evidence)
+    cause.lacks("an evaluation loss, which would tell a floor of noise from a model that is too small")
+    cause.action = "Lower the learning rate once; if nothing moves, the model or the data sets this level."
+    cause.next_experiment = "Train on ten samples only: a model that can learn them brings the loss to zero."
+    return cause
+
+
+def _labels(violation: Violation, case: Case, name: str) -> Hypothesis:
+    cause = Hypothesis(name)
+    cause.action = (
+        "Print a few inputs beside their labels as the model gets them; look for a shuffle, sort or shift of only one."
+    )
+    cause.next_experiment = (
+        "Train on ten samples only: if the loss falls to zero, the model can learn, and labels are at fault."
+    )
+    rank, details = violation.rank, violation.details
+    cause.supports(violation.symptom, 1.5, *violation.evidence)
+    _flow(cause, case, rank)
+    _movement(cause, case, violation)
+    _answers(cause, case, rank)
+    if name == "labels-random":
+        cause.lacks("whether the same input ever had two labels")
+    told = " and ".join(fact.text for fact in cause.support[1:])
+    finding = f"{told}: what is learnt from one batch does not hold for the next" if told else violation.symptom
+    cause.whys.append(Why("Does the model try to learn?", wording.sentence(finding), "", cause.evidence))
+    said = f"nothing but the labels of {details.get('classes', 0):,} classes is left: they say nothing about the inputs"
+    cause.whys.append(Why("Why does that not help?", wording.sentence(said), "data", violation.evidence))
+    return cause
+
+
+def _flow(cause: Hypothesis, case: Case, rank: int) -> None:
+    norms = case.story.norms(rank).finite()
+    if not len(norms):
+        cause.lacks("gradient norms")
+        return
+    middle = float(np.median(norms.values))
+    if middle > 0:
+        cause.supports(f"gradients flow (norm {middle:.3g})", 1, norms.evidence(len(norms) // 2))
+    else:
+        cause.contradicts("gradients are zero", 3, norms.evidence(len(norms) // 2))
+
+
+def _movement(cause: Hypothesis, case: Case, violation: Violation) -> None:
+    travelled = violation.details.get("travelled")
+    if travelled is None:
+        cause.lacks("how far the weights moved")
+        return
+    a_step = travelled / max(1, case.story.steps(violation.rank))
+    if a_step > _EVERY_STEP:
+        cause.contradicts(f"every update changes the weights by {a_step:.2g} of their size", 3, *violation.evidence)
+    elif travelled < 0.05:
+        cause.contradicts(f"the weights moved by {travelled:.2g} of their size in all", 2, *violation.evidence)
+    else:
+        cause.supports(f"the weights moved {travelled:.2g} times their own size", 1, *violation.evidence)
+
+
+def _answers(cause: Hypothesis, case: Case, rank: int) -> None:
+    """A model whose answer is the same for every input cannot be blamed on the labels."""
+    looks = [
+        event for event in curves.training_calls(case.story, rank)
+        if event.step >= 4 and isinstance(event.fields.get("input"), dict)
+    ]  # fmt: skip
+    if not looks:
+        return
+    constant = [event for event in looks if event.fields["input"].get("constant")]
+    if len(constant) * 2 > len(looks):
+        cause.contradicts("the model answers the same for every input", 2, constant[-1].id)
+    else:
+        cause.supports("the model's answers differ from input to input", 0.5, looks[-1].id)
