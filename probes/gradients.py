@@ -44,6 +44,7 @@ class _Moment(NamedTuple):
     step: int
     micro: int
     scale: float | None
+    missing: list[int]
 
 
 class GradientsProbe(Probe):
@@ -61,6 +62,7 @@ class GradientsProbe(Probe):
         self._history: deque[float] = deque(maxlen=_HISTORY)
         self._sizes = 0
         self._usual = math.inf
+        self._missing: list[int] = []
 
     def step_begin(self, step: int) -> None:
         self._seen.clear()
@@ -97,7 +99,15 @@ class GradientsProbe(Probe):
 
     def optimizer_begin(self, optimizer: Any) -> None:
         if self._fresh and not self._covered:
-            self._look(owned(optimizer), "step")
+            self._look([*owned(optimizer), *self._unowned()], "step")
+
+    def _unowned(self) -> list[torch.Tensor]:
+        """Trainable parameters that have a gradient and no optimizer, in sampled steps."""
+        session = self.session
+        if not session.on.full:
+            return []
+        owners = {id(parameter) for optimizer in session.book.optimizers() for parameter in owned(optimizer)}
+        return [p for p in session.watched() if p.grad is not None and id(p) not in owners]
 
     # -- the look
 
@@ -119,9 +129,12 @@ class GradientsProbe(Probe):
 
     def _unseen(self, parameters: Iterable[torch.Tensor]) -> list[tuple[Entry, torch.Tensor]]:
         seen, entry, watched = self._seen, self.session.book.entry, []
+        self._missing = []
         for parameter in parameters:
             grad = parameter.grad
             if grad is None or id(parameter) in seen:
+                if grad is None and parameter.requires_grad and len(self._missing) < _MOST_NAMED:
+                    self._missing.append(entry(parameter).number)
                 continue
             seen.add(id(parameter))
             if type(grad) is not torch.Tensor or grad.layout is not torch.strided or grad.requires_grad:
@@ -131,7 +144,7 @@ class GradientsProbe(Probe):
         return watched
 
     def _moment(self, point: str) -> _Moment:
-        return _Moment(point, self.session.step, self.session.steps.backwards - 1, self._scale)
+        return _Moment(point, self.session.step, self.session.steps.backwards - 1, self._scale, self._missing)
 
     def _guard(self, watched: list[tuple[Entry, torch.Tensor]], point: str) -> None:
         entries, values = [entry for entry, _ in watched], [value for _, value in watched]
@@ -159,10 +172,18 @@ class GradientsProbe(Probe):
         at = max(range(len(norms)), key=lambda i: norms[i] if math.isfinite(norms[i]) else -1.0)
         on_host = exact is not None
         l2 = math.sqrt(sum(norm * norm for norm in norms)) if on_host and not broken else None
-        self._record(moment, len(norms), l2, None if on_host else norms[at], entries[at].number, broken)
+        zero = [entry.number for entry, norm in zip(entries, norms, strict=True) if norm == 0]
+        self._record(moment, len(norms), l2, None if on_host else norms[at], entries[at].number, broken, zero)
 
     def _record(
-        self, moment: _Moment, count: int, l2: float | None, absmax: float | None, at: int, broken: list[dict[str, Any]]
+        self,
+        moment: _Moment,
+        count: int,
+        l2: float | None,
+        absmax: float | None,
+        at: int,
+        broken: list[dict[str, Any]],
+        zero: list[int],
     ) -> None:
         session = self.session
         fields = {
@@ -175,6 +196,9 @@ class GradientsProbe(Probe):
             "broken": len(broken),
             "scale": moment.scale,
             "micro": moment.micro,
+            "zero": zero[:_MOST_NAMED],
+            "zeros": len(zero),
+            "missing": moment.missing,
         }
         session.fact("grad", fields, step=moment.step, always=bool(broken), wanted=True)
         size, scale = l2 if l2 is not None else absmax, moment.scale
@@ -221,6 +245,7 @@ class GradientsProbe(Probe):
             largest = max(range(len(rows)), key=lambda i: rows[i].absmax if rows[i].finite else -1.0)
             l2 = None if broken else math.sqrt(sum(row.l2**2 for row in rows))
             # Sampled steps tell both sizes; what is alarming is learnt from the guard, which tells one of them.
-            self._record(moment, len(rows), l2, rows[largest].absmax, entries[largest].number, broken)
+            zero = [entry.number for entry, row in zip(entries, rows, strict=True) if row.l2 == 0]
+            self._record(moment, len(rows), l2, rows[largest].absmax, entries[largest].number, broken, zero)
 
         survey(values, session.readback, arrived)

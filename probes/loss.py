@@ -31,6 +31,7 @@ class LossProbe(Probe):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._zeroed = hub.zeroed
+        self._nonfinite = False
         self._seen = 0
         self._start = self._usual = 0.0
         self._alarming = math.inf
@@ -62,7 +63,10 @@ class LossProbe(Probe):
                 "zeroed": zeroed,
             }
             step = session.step
+            self._nonfinite = False
             session.readback.scalar(value, partial(self._write, fields, step, session.on.facts))
+            if self._nonfinite and loss.is_cpu:
+                session.emit("loss_broken", loss)
         self._scaled = None
 
     def _keep(self, loss: torch.Tensor) -> bool:
@@ -104,6 +108,7 @@ class LossProbe(Probe):
             session.journal.tell_losses()
             session.fact("loss", {"value": value, **fields}, step=step, always=True)
             session.anomaly("loss", {"value": value}, step=step)
+            self._nonfinite = True
             return
         if value > self._alarming:
             session.anomaly("loss", {"value": value, "usual": self._usual}, step=step)

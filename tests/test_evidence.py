@@ -316,3 +316,136 @@ def test_checkpoints_say_what_is_in_them_and_what_was_restored(tmp_path: Path) -
     assert (model["missing"], model["unexpected"], model["names"]) == (1, 1, ["head.bias", "other"])
     assert (optimizer["what"], optimizer["moments"], optimizer["count"], optimizer["lr"]) == ("optimizer", 8, 4, [1e-3])
     assert scheduler["what"] == "scheduler"
+
+
+def _dead_log(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return -torch.log(torch.relu(model(x))).mean()
+
+
+def _empty_mean(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    mask = (y > 10).float()
+    return (F.cross_entropy(model(x), y, reduction="none") * mask).sum() / mask.sum()
+
+
+def _overflow(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.exp(model(x) * 1e4).mean()
+
+
+def _broken_data(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(x.masked_fill(x > 1, float("nan"))), y)
+
+
+def _broken_weight(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        model.head.weight[0, 0] = float("nan")
+    return F.cross_entropy(model(x), y)
+
+
+def _masked_row(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    scores = model(x).masked_fill(torch.ones(len(x), 1, dtype=torch.bool), float("-inf"))
+    return torch.softmax(scores, -1).mean()
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "op"),
+    [
+        (_dead_log, "log-of-zero", "LogBackward0"),
+        (_empty_mean, "division-by-zero", "DivBackward0"),
+        (_overflow, "overflow", "ExpBackward0"),
+        (_broken_data, "input", "AddmmBackward0"),
+        (_broken_weight, "weights", None),
+        (_masked_row, "empty-softmax", "SoftmaxBackward0"),
+    ],
+)
+def test_the_origin_of_a_loss_that_is_not_finite(make: Any, kind: str, op: str | None, tmp_path: Path) -> None:
+    def body() -> None:
+        model = Classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for _ in range(3):
+            make(model, *data()).backward()
+            optimizer.step()
+
+    seen = found(recorded(tmp_path, body), "origin")
+    assert [each["step"] for each in seen] == [0]
+    assert (seen[0]["kind"], op or seen[0]["op"]) == (kind, seen[0]["op"])
+    assert seen[0]["inputs"]
+
+
+def test_units_that_do_nothing_are_counted_however_they_are_written(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.third = nn.Linear(6, 10), nn.Linear(10, 8), nn.Linear(8, 4)
+            with torch.no_grad():
+                self.first.bias[:5] = -100.0
+                self.second.weight.mul_(1000)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.third(self.second(F.relu(self.first(x))).tanh())
+
+    def body() -> None:
+        model = Net()
+        train(model, torch.optim.SGD(model.parameters(), lr=0.0), 2)
+
+    run = recorded(tmp_path, body)
+    names = {brick["id"]: brick["path"] for brick in found(run, "brick")}
+    seen = {names[each["brick"]]: each for each in found(run, "units") if each["step"] == 0}
+    first, second = seen["first"], seen["second"]
+    assert (first["activation"], first["units"], first["dead"], first["saturated"]) == ("ReLU", 10, 0.5, None)
+    assert second["activation"] == "Tanh" and second["dead"] is None and second["saturated"] > 0.8
+
+
+@pytest.mark.parametrize("how", ["shared", "copied", "apart"])
+def test_tied_weights(how: str, tmp_path: Path) -> None:
+    class Language(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.config = {"tie_word_embeddings": how != "apart"}
+            self.embed, self.head = nn.Embedding(9, 5), nn.Linear(5, 9, bias=False)
+            if how == "shared":
+                self.head.weight = self.embed.weight
+            elif how == "copied":
+                self.head.weight.data.copy_(self.embed.weight.data)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.embed(x))
+
+    def body() -> None:
+        model = Language()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        tokens = torch.arange(9)
+        F.cross_entropy(model(tokens), tokens).backward()
+        optimizer.step()
+
+    seen = found(recorded(tmp_path, body), "tied")
+    if how == "apart":
+        assert not seen
+        return
+    (each,) = seen
+    assert each["names"] == ["embed.weight", "head.weight"] and each["declared"] and each["equal"]
+    assert each["same_storage"] is (how == "shared")
+
+
+def test_gradients_that_are_missing_zero_or_nobodys_are_named(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.idle, self.nobodys, self.still = (nn.Linear(4, 4, bias=False) for _ in range(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.nobodys(self.used(x)) + 0 * self.still(x)
+
+    def body() -> None:
+        model = Net()
+        optimizer = torch.optim.SGD([model.used.weight, model.idle.weight, model.still.weight], lr=0.1)
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+
+    run = recorded(tmp_path, body)
+    names = {each["id"]: each["name"] for each in found(run, "tensor")}
+    first = found(run, "grad")[0]
+    assert [names[number] for number in first["missing"]] == ["idle.weight"]
+    assert [names[number] for number in first["zero"]] == ["still.weight"] and first["zeros"] == 1
+    sampled = run.samples
+    assert "nobodys.weight" in set(sampled.loc[sampled.role == "grad"].tensor)

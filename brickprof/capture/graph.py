@@ -1,0 +1,98 @@
+"""The autograd graph behind a loss, read and left as it is.
+
+Enters: a loss before its backward. Leaves: its nodes, in the order in which the forward made them, and the tensors they
+saved. A saved tensor with a hook of somebody's (checkpointing would compute it again) is not touched.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+_LATE = 1 << 62
+_UNKNOWN = object()
+_names: dict[type, tuple[str, ...]] = {}
+
+
+class Node(NamedTuple):
+    function: Any
+    name: str
+    order: int
+    depth: int
+
+    @property
+    def op(self) -> str:
+        """``LogBackward0`` is ``Log``."""
+        return self.name.partition("Backward")[0]
+
+
+def nodes(loss: torch.Tensor, most: int) -> list[Node]:
+    """Up to ``most`` nodes, those nearest to the loss first found, sorted from the first operation to the last."""
+    start = loss.grad_fn
+    queue: deque[tuple[Any, int]] = deque([(start, 0)] if start is not None else [])
+    seen: set[Any] = {start}
+    found: list[Node] = []
+    while queue and len(found) < most:
+        function, depth = queue.popleft()
+        found.append(Node(function, type(function).__name__, _order(function), depth))
+        for following, _ in function.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                queue.append((following, depth + 1))
+    return sorted(found, key=lambda node: node.order)
+
+
+def _order(function: Any) -> int:
+    number = function._sequence_nr() if hasattr(function, "_sequence_nr") else _LATE
+    return min(int(number), _LATE)
+
+
+def source(function: Any) -> Any:
+    """The leaf that ``function`` only looks at in another shape or type (a weight's transpose), if that is all."""
+    for _ in range(8):
+        variable = getattr(function, "variable", None)
+        following = [each for each, _ in function.next_functions if each is not None]
+        if variable is not None or len(following) != 1 or _saved_names(function):
+            return variable
+        function = following[0]
+    return None
+
+
+def saved(function: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that a node saved, by name, as far as they can be read without any effect."""
+    for name in _saved_names(function):
+        value = _read(function, name)
+        for each in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(each, torch.Tensor):
+                yield name, each
+
+
+def setting(function: Any, name: str) -> Any:
+    """A plain value that a node saved."""
+    try:
+        return getattr(function, f"_saved_{name}", None)
+    except RuntimeError:
+        return None
+
+
+def _saved_names(function: Any) -> tuple[str, ...]:
+    names = _names.get(type(function))
+    if names is None:
+        known = set(dir(function))
+        names = tuple(n[7:] for n in sorted(known) if n.startswith("_saved_") and f"_raw{n}" in known)
+        _names[type(function)] = names
+    return names
+
+
+def _read(function: Any, name: str) -> Any:
+    try:
+        raw = getattr(function, f"_raw_saved_{name}")
+        for each in raw if isinstance(raw, (tuple, list)) else (raw,):
+            if getattr(each, "unpack_hook", _UNKNOWN) is not None:
+                return None  # an older torch does not say whether there is a hook
+        return getattr(function, f"_saved_{name}")
+    except (RuntimeError, AttributeError):  # freed, or written to since
+        return None
