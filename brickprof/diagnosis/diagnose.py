@@ -66,9 +66,20 @@ class Doctor:
             about["notes"] = list(self.engine.notes)
         return Diagnosis(verdict, about, tuple(findings), contracts)
 
+    def _hypotheses(self, violation: Violation, case: Case) -> list[Hypothesis]:
+        """What each family of causes has to say; one that fails says so and is left out."""
+        found: list[Hypothesis] = []
+        for name, propose in plugins.discover("brickprof.diagnosis.causes").exports("hypotheses").items():
+            try:
+                found += propose(violation, case)
+            except Exception as error:
+                note = f"the causes of {name} could not be weighed: {type(error).__name__}: {error}"
+                self.engine.notes = tuple(dict.fromkeys((*self.engine.notes, note)))
+        return found
+
     def _finding(self, place: int, incident: Incident, case: Case) -> Finding:
         lead = incident.lead
-        hypotheses = _hypotheses(lead, case)
+        hypotheses = self._hypotheses(lead, case)
         cause = best(hypotheses)
         ruled_out = [out for other in hypotheses if other is not cause and (out := other.ruled_out())]
         together = (lead, *incident.symptoms)
@@ -93,13 +104,6 @@ class Doctor:
             next_experiment=cause.next_experiment if cause else "",
             follows=tuple(v.symptom for v in incident.symptoms if v is not incident.seen),
         )
-
-
-def _hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
-    found: list[Hypothesis] = []
-    for propose in plugins.discover("brickprof.diagnosis.causes").exports("hypotheses").values():
-        found += propose(violation, case)
-    return found
 
 
 def _symptom(incident: Incident) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_ENOUGH = 120_000
+_ENOUGH = 40_000
 _HEAD, _TAIL, _AROUND = 32, 64, 8
 
 

@@ -19,6 +19,7 @@ from brickprof.records import Sample
 
 Floats = npt.NDArray[np.float64]
 STATISTICS = ("numel", "nan", "inf", "absmax", "l2", "mean", "zero_fraction", "ratio", "checksum", "scale")
+_Chunk = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], dict[str, Floats], npt.NDArray[np.int64]]
 _CHECKSUM = STATISTICS.index("checksum")
 
 
@@ -43,7 +44,8 @@ class Grid:
     def matrix(self, name: str) -> Floats:
         """One statistic of every look and tensor; where a tensor was sampled twice in a step, the last."""
         made = np.full((len(self.steps), len(self.tensors)), np.nan)
-        made[self._rows, self._places] = self._columns[name]
+        if name in self._columns:
+            made[self._rows, self._places] = self._columns[name]
         return made
 
     @cached_property
@@ -120,7 +122,7 @@ class Columns:
         self._tensors: dict[str, int] = {}
         self._bricks: list[Brick] = []
         self._pending: list[tuple[Any, ...]] = []
-        self._chunks: list[tuple[npt.NDArray[np.int64], Floats, npt.NDArray[np.int64]]] = []
+        self._chunks: list[_Chunk] = []
         self._grid: Grid | None = None
 
     def add(self, sample: Sample) -> None:
@@ -137,12 +139,10 @@ class Columns:
         return known
 
     def extend(self, steps: Any, places: Any, columns: dict[str, Any], checksums: Any) -> None:
-        """Many samples at once: numpy arrays of equal length; ``columns`` by statistic, missing ones NaN."""
-        where = np.stack([np.asarray(steps, np.int64), np.asarray(places, np.int64)], axis=1)
-        floats = np.stack(
-            [np.asarray(columns[name], np.float64) for name in STATISTICS if name != "checksum"], axis=1
-        ) if len(where) else np.empty((0, len(STATISTICS) - 1))  # fmt: skip
-        self._chunks.append((where, floats, np.asarray(checksums, np.int64)))
+        """Many samples at once: arrays of equal length; a statistic that nobody measured is left out of ``columns``."""
+        floats = {name: np.asarray(values, np.float64) for name, values in columns.items()}
+        chunk = (np.asarray(steps, np.int64), np.asarray(places, np.int64), floats, np.asarray(checksums, np.int64))
+        self._chunks.append(chunk)
         self._grid = None
 
     def grid(self) -> Grid:
@@ -159,21 +159,28 @@ class Columns:
         columns = {
             name: [np.nan if value is None else value for value in values]
             for name, values in zip(STATISTICS, statistics, strict=True)
-            if name != "checksum"
+            if name != "checksum" and any(value is not None for value in values)
         }
         checksums = [-1 if value is None else int(value) for value in statistics[_CHECKSUM]]
         self.extend(steps, places, columns, checksums)
 
     def _made(self) -> Grid:
-        names = [name for name in STATISTICS if name != "checksum"]
-        where = np.concatenate([chunk[0] for chunk in self._chunks] or [np.empty((0, 2), np.int64)])
-        floats = np.concatenate([chunk[1] for chunk in self._chunks] or [np.empty((0, len(names)))])
-        sums = np.concatenate([chunk[2] for chunk in self._chunks] or [np.empty(0, np.int64)])
-        self._chunks = [(where, floats, sums)]
-        steps, rows = np.unique(where[:, 0], return_inverse=True)
+        self._chunks = [_joined(self._chunks)]
+        where, places, columns, sums = self._chunks[0]
+        steps, rows = np.unique(where, return_inverse=True)
         checksum = np.full((len(steps), len(self._tensors)), -1, np.int64)
-        checksum[rows, where[:, 1]] = sums
-        columns = {name: floats[:, place] for place, name in enumerate(names)}
+        checksum[rows, places] = sums
         return Grid(
-            self.role, self.rank, steps, tuple(self._tensors), tuple(self._bricks), checksum, rows, where[:, 1], columns
-        )
+            self.role, self.rank, steps, tuple(self._tensors), tuple(self._bricks), checksum, rows, places, columns
+        )  # fmt: skip
+
+
+def _joined(chunks: list[_Chunk]) -> _Chunk:
+    if len(chunks) == 1:
+        return chunks[0]
+    whole = [np.concatenate([np.empty(0, np.int64), *(chunk[at] for chunk in chunks)]) for at in (0, 1, 3)]
+    names = [name for name in STATISTICS if any(name in chunk[2] for chunk in chunks)]
+    columns = {
+        name: np.concatenate([chunk[2].get(name, np.full(len(chunk[0]), np.nan)) for chunk in chunks]) for name in names
+    }
+    return whole[0], whole[1], columns, whole[2]

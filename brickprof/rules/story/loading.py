@@ -37,12 +37,14 @@ def _samples(story: Story, part: Part, *, qualified: bool) -> None:
         return
     roles = _whole(table, "role")
     bricks, tensors, steps = (_whole(table, name) for name in ("brick", "tensor", "step"))
-    columns = {name: _numbers(table, name) for name in STATISTICS if name != "checksum"}
+    measured = [name for name in STATISTICS if name != "checksum" and table[name].null_count < table.num_rows]
+    columns = {name: _numbers(table, name) for name in measured}
     checksums = _whole(table, "checksum", -1)
-    for role in np.unique(roles):
+    present = np.unique(roles)
+    for role in present:
         if not 0 <= role < len(ROLES):
             continue
-        mask = roles == role
+        mask: Any = slice(None) if len(present) == 1 else roles == role
         kept = story.columns(ROLES[role], part.rank)
         places = _places(part, kept, tensors[mask], bricks[mask], qualified=qualified)
         kept.extend(steps[mask], places, {name: values[mask] for name, values in columns.items()}, checksums[mask])
@@ -50,10 +52,11 @@ def _samples(story: Story, part: Part, *, qualified: bool) -> None:
 
 def _places(part: Part, kept: Any, tensors: Any, bricks: Any, *, qualified: bool) -> Any:
     """The column of each sample: by its tensor's name, or its brick's where it has no tensor of its own."""
-    pairs, inverse = np.unique(np.stack([tensors, bricks], axis=1), axis=0, return_inverse=True)
+    base = int(bricks.max(initial=0)) + 1
+    pairs, inverse = np.unique(tensors * base + bricks, return_inverse=True)
     names = part.names
     columns = []
-    for tensor_number, brick_number in pairs.tolist():
+    for tensor_number, brick_number in (divmod(pair, base) for pair in pairs.tolist()):
         brick = names.brick(brick_number)
         name = names.tensor(tensor_number).shown(qualified=qualified) or brick.name(qualified=qualified)
         columns.append(kept.place(name, brick))
