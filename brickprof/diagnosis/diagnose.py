@@ -59,6 +59,8 @@ class Doctor:
         findings = [self._finding(place, found, case) for place, found in enumerate(incidents(violations), start=1)]
         contracts = tuple(replace(result, violations=()) for result in results if result.id)
         verdict = overall(result.verdict for result in contracts)
+        if verdict is Verdict.PASS and not self.engine.story.trained:
+            verdict = Verdict.VACUOUS  # a process that came to a good end is no training that held
         if any(finding.severity is Severity.ERROR for finding in findings):
             verdict = Verdict.FAIL
         about = summary.about(run, self.timeline, results)
