@@ -17,7 +17,6 @@ from brickprof.rules.story import Story
 _OUT_OF_RANGE = re.compile(
     r"out of range|out of bounds|must match the size|size of tensor|shape .* is invalid|sizes of tensors|exceeds", re.I
 )
-_EVALUATING = re.compile(r"eval|valid|test|score|perplexity|generate", re.I)
 
 
 class Unseen:
@@ -55,40 +54,43 @@ class EvaluationBuffers:
     def judge(self, story: Story, contract: Contract) -> ContractResult:
         if not story.trained:
             return outcomes.vacuous(contract, "no training was observed")
-        for rank in (*story.ranks, -1):
+        for rank in story.ranks:
             for event in story.events("exception", rank):
-                if _too_long(event):
-                    return outcomes.broken(contract, [_overrun(story, event)])
+                passed = _open_pass(story, event)
+                if passed is not None and _too_long(event):
+                    return outcomes.broken(contract, [_overrun(story, event, passed)])
         passes = sum(len(story.events("evaluation", rank)) for rank in story.ranks)
         if not passes:
             return outcomes.unjudged(contract, "no evaluation was seen")
         return outcomes.held(contract, f"{passes:,} evaluations fitted into the model")
 
 
-def _frames(event: Event) -> list[str]:
-    frames = event.fields.get("frames")
-    return [str(frame) for frame in frames] if isinstance(frames, list) else []
-
-
 def _too_long(event: Event) -> bool:
-    """An index or shape error below a function that evaluates."""
-    kind, message = str(event.fields.get("type", "")), str(event.fields.get("message", ""))
-    indexed = kind in ("IndexError", "RuntimeError", "ValueError", "AssertionError") and _OUT_OF_RANGE.search(message)
-    return bool(indexed) and any(_EVALUATING.search(frame) for frame in _frames(event))
+    """An index or a shape that does not fit."""
+    kind, message = str(event.fields.get("type", "")).rpartition(".")[2], str(event.fields.get("message", ""))
+    return kind == "IndexError" or bool(_OUT_OF_RANGE.search(message))
 
 
-def _overrun(story: Story, event: Event) -> Violation:
-    rank = event.rank if event.rank in story.ranks else story.ranks[0]
-    step = max(event.step, story.steps(rank) - 1) if event.rank < 0 else event.step
-    trained = story.steps(rank)
-    symptom = f"the evaluation at step {step:,} ends in {event.fields.get('type')}: {event.fields.get('message')}"
-    finding = f"Training fitted in {trained:,} steps: only what the evaluation feeds in is too long for the model."
-    place = next((frame for frame in reversed(_frames(event)) if _EVALUATING.search(frame)), "")
-    why = Because("Why does training not fail?", finding, "", (event.id,))
-    where = Because("Where is it fed in?", f"In {place}." if place else "In the evaluation.", "", (event.id,))
+def _open_pass(story: Story, event: Event) -> Event | None:
+    """The pass without gradients in which the exception came: of its step, with no loss to train on after it."""
+    if any(loss.step >= event.step for loss in story.events("loss", event.rank)):
+        return None
+    found = [passed for passed in story.events("evaluation", event.rank) if passed.step == event.step]
+    return found[-1] if found else None
+
+
+def _overrun(story: Story, event: Event, passed: Event) -> Violation:
+    step, trained = event.step, story.steps(event.rank)
+    symptom = f"the evaluation at step {step:,} ended in {event.fields.get('type')}: {event.fields.get('message')}"
+    finding = f"It ran {trained:,} steps with sequences that fit; only what the evaluation feeds in is too long."
+    brick = story.names.show(story.names.brick(event.rank, event.fields.get("brick")))
+    proof = (event.id, passed.id)
+    where = Because("Where did it happen?", "In a pass without gradients, between two training steps.", brick, proof)
+    why = Because("Why does training not fail?", finding, brick, proof)
     return Violation(
-        "C-EVALBUF-001", "eval-overrun", Severity.ERROR, symptom, step, step, "", "block", rank, (event.id,),
-        {"question": "Why did the run end?"}, "out-of-bounds", 0.85, frozenset({"crashed", "exited"}), (why, where), (),
+        "C-EVALBUF-001", "eval-overrun", Severity.ERROR, symptom, step, step, brick, "block", event.rank, proof,
+        {"question": "Why did the run end?"}, "out-of-bounds", 0.88,
+        frozenset({"crashed", "exited", "out-of-bounds", "buffer-overflow"}), (where, why), (),
         "Cut the sequences of the evaluation to the model's maximum length, as the training loader does.",
     )  # fmt: skip
 
