@@ -1,0 +1,191 @@
+"""Whether a schedule ends where the run ends.
+
+Enters: the rates of one optimizer and its schedules. Leaves: a violation where the schedule was made for a much longer
+run (its rate is hardly lower at the end), where a cosine went to its end and up again, or where most of the run was
+made with nothing left of the rate. Rates that somebody sets by hand are judged by their shape: a straight line and a
+cosine tell where they would end.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from brickprof.contracts.schema import Contract
+from brickprof.contracts.verdicts import Because, Severity, Violation
+from brickprof.rules import declared, progress, wording
+from brickprof.rules.schedules import Schedule, schedules, stepped
+from brickprof.rules.story import Story, Track
+
+CONTRACT = "C-COSINE-001"
+_FOLLOW = frozenset({"plateau", "not-learning", "slow-learning", "overfitting", "underfitting"})
+_FALLING = frozenset({"CosineAnnealingLR", "OneCycleLR", "LinearLR", "PolynomialLR", "LambdaLR", "by hand"})
+_TURNS_ROUND = frozenset({"CosineAnnealingLR"})
+_MEANT_TO_TURN = frozenset({"CosineAnnealingWarmRestarts", "CyclicLR", "ReduceLROnPlateau"})
+_FIT = 2e-3
+
+
+class _End(NamedTuple):
+    """How the schedule stands when the run is over."""
+
+    cls: str
+    steps: float
+    horizon: float
+    evidence: tuple[str, ...]
+
+
+def judged(story: Story, rank: int, at: int, own: list[Schedule], contract: Contract) -> Violation | None:
+    found = story.rates(rank, at).per_step().finite()
+    updates = declared.updates(story, rank).get(at, 0)
+    if updates < contract.threshold("fewest_updates") or len(found) < 4 or any(o.cls in _MEANT_TO_TURN for o in own):
+        return None
+    turned = _turned(story, rank, found, own, updates)
+    if turned is not None or not declared.over(story, rank):
+        return turned
+    return _spent(story, rank, found, updates, own, contract) or _left(story, rank, at, found, own, contract)
+
+
+def _turned(story: Story, rank: int, found: Track, own: list[Schedule], updates: int) -> Violation | None:
+    """A cosine that is stepped beyond its end climbs again."""
+    one = next((one for one in own if one.cls in _TURNS_ROUND and one.horizon), None)
+    made = _steps_made(story, rank, one) if one is not None else None
+    if one is None or made is None or one.horizon is None or made < 1.5 * one.horizon:
+        return None
+    peak, low = float(found.values.max()), int(np.argmin(found.values))
+    again = found.values[low:].max() if low < len(found) - 1 else 0.0
+    if found.values[low] > 0.1 * peak or again < 0.3 * peak:
+        return None
+    times = made / one.horizon
+    symptom = (
+        f"the learning rate fell to its end after {one.horizon:,.0f} steps and rose again: {one.cls} was stepped "
+        f"{made:,.0f} times, {times:.3g} times its horizon"
+    )
+    return _violation(
+        rank, symptom, min(int(one.horizon), int(found.steps[-1])), min(int(2 * one.horizon), int(found.steps[-1])),
+        Severity.ERROR if times >= 3 else Severity.WARNING, 0.92,
+        f"T_max is {one.horizon:,.0f} and the schedule was stepped {made:,.0f} times in {updates:,} updates: it is "
+        "counted in one unit (epochs) and stepped in another (batches)",
+        (*one.evidence, found.evidence(low)),
+        f"Set T_max to the scheduler's steps in the whole run ({made:,.0f}), or step the schedule once an epoch.",
+    )  # fmt: skip
+
+
+def _spent(
+    story: Story, rank: int, found: Track, updates: int, own: list[Schedule], contract: Contract
+) -> Violation | None:
+    """Most of the run was made with next to no rate."""
+    peak = float(found.values.max())
+    spent = found.values < contract.threshold("rate_spent") * peak
+    if not spent[-1] or peak <= 0:
+        return None
+    start = int(len(spent) - np.argmin(spent[::-1])) if not spent.all() else 0
+    first = int(found.steps[start])
+    share = 1 - first / max(1, int(found.steps[-1]))
+    if share < contract.threshold("spent_share"):
+        return None
+    stands = progress.stands(story.losses(rank).since(first), least=0.05)
+    name = own[0].cls if own else "the rate set by hand"
+    symptom = (
+        f"the learning rate is below {contract.threshold('rate_spent'):g} of its peak from step {first:,} on: "
+        f"{share:.0%} of the run was made without it"
+    )
+    return _violation(
+        rank, symptom, first, min(int(found.steps[-1]), first + max(1, updates // 10)),
+        Severity.ERROR if stands else Severity.WARNING, 0.88,
+        f"{name} brought the rate from {peak:.3g} to {float(found.values[start]):.3g} by step {first:,} of "
+        f"{updates:,}: it counts updates where epochs were meant, or was made for a shorter run",
+        (found.evidence(int(np.argmax(found.values))), found.evidence(start), *(own[0].evidence[:1] if own else ())),
+        "Make the schedule as long as the run: step it once an epoch, or give its lengths in updates.",
+    )  # fmt: skip
+
+
+def _left(story: Story, rank: int, at: int, found: Track, own: list[Schedule], contract: Contract) -> Violation | None:
+    """The run is over and the schedule is not half-way."""
+    top = int(np.argmax(found.values))
+    peak, last = float(found.values[top]), float(found.values[-1])
+    falls = bool(np.all(np.diff(found.values[top:]) <= 1e-12 * peak))
+    end = _end(story, rank, found, own, top)
+    if end is None or not falls or last < contract.threshold("rate_left") * peak or end.steps > 0.5 * end.horizon:
+        return None
+    if _may_have_stopped_early(story, rank) or len(found) - top < 4:
+        return None
+    known = end.cls != "by hand"
+    grave = last > 0.9 * peak and known and end.horizon >= 3 * end.steps
+    symptom = (
+        f"the learning rate is still {last / peak:.0%} of its peak when the run ends: the schedule ends after "
+        f"{'' if known else 'about '}{end.horizon:,.0f} steps, the run made {end.steps:,.0f}"
+    )
+    return _violation(
+        rank, symptom, 0, int(found.steps[-1]), Severity.ERROR if grave else Severity.WARNING, 0.85 if known else 0.7,
+        f"{end.cls} was built for {end.horizon:,.0f} steps and made {end.steps:,.0f} of them "
+        f"({end.steps / end.horizon:.0%})" if known else
+        f"the rates lie on a curve that ends after about {end.horizon:,.0f} updates; the run made {end.steps:,.0f}",
+        (*end.evidence, found.evidence(len(found) - 1)),
+        f"Give the schedule the length of this run ({end.steps:,.0f} steps), so that the rate anneals before it ends.",
+    )  # fmt: skip
+
+
+def _end(story: Story, rank: int, found: Track, own: list[Schedule], top: int) -> _End | None:
+    one = next((one for one in own if one.cls in _FALLING and one.horizon), None)
+    if one is not None and one.horizon is not None:
+        if one.cls == "LinearLR" and one.warmup:
+            return None
+        made = _steps_made(story, rank, one)
+        return None if made is None else _End(one.cls, made, one.horizon, one.evidence)
+    guess = None if own and own[0].cls != "LambdaLR" else _extrapolated(found, top)
+    if guess is None:
+        return None
+    return _End("by hand", float(found.steps[-1] + 1), guess, (found.evidence(top),))
+
+
+def _steps_made(story: Story, rank: int, one: Schedule) -> float | None:
+    """How often ``one`` was stepped: exact where it is the only one."""
+    total = stepped(story, rank)
+    if total is not None and len(schedules(story, rank)) == 1:
+        return float(total)
+    last = one.sightings[-1]
+    count = last.fields.get("count")
+    if not isinstance(count, int) or last.step < 1:
+        return None
+    return (count - 1) * max(1.0, story.steps(rank) / (last.step + 1))
+
+
+def _extrapolated(found: Track, top: int) -> float | None:
+    """The update at which a straight line or a cosine through the falling rates reaches zero."""
+    steps, values = found.steps[top:].astype(float), found.values[top:]
+    peak = float(values[0])
+    if len(values) < 8 or peak <= 0 or values[-1] > 0.995 * peak:
+        return None
+    start = steps[0]
+    length = (steps[-1] - start) or 1.0
+    along = (steps - start) / length
+    line = 1 - along * (1 - values[-1] / peak)
+    if float(np.max(np.abs(values / peak - line))) < _FIT:
+        return float(start + length / (1 - values[-1] / peak))
+    angle = math.acos(max(-1.0, min(1.0, 2 * float(values[-1]) / peak - 1)))
+    if float(np.max(np.abs(values / peak - (1 + np.cos(along * angle)) / 2))) < _FIT * 5:
+        return float(start + length * math.pi / angle)
+    return None
+
+
+def _may_have_stopped_early(story: Story, rank: int) -> bool:
+    """Evaluation had stopped getting better: somebody may have ended the run because of it."""
+    if any(name in declared.settings(story) for name in ("patience", "early_stopping")):
+        return True
+    losses = story.track("evaluation", "loss", rank).finite().values
+    return len(losses) >= 4 and int(np.argmin(losses)) < len(losses) - 2
+
+
+def _violation(
+    rank: int, symptom: str, first: int, detected: int, severity: Severity, certainty: float, why: str,
+    evidence: tuple[str, ...], action: str,
+) -> Violation:  # fmt: skip
+    return Violation(
+        CONTRACT, "schedule", severity, symptom, first, detected, "", "optimizer", rank, evidence,
+        {"question": "Does the schedule fit the run?", "asked": "What did the learning rate do?"},
+        "schedule-horizon-wrong", certainty, _FOLLOW,
+        (Because("Why does the schedule not end with the run?", wording.sentence(why), "", evidence),),
+        action=action, static=True,
+    )  # fmt: skip
