@@ -100,8 +100,8 @@ def _told(
     return Violation(
         CONTRACT, f"{kind}-units", severity, symptom, event.step, detected, name, "block", rank, proof,
         {"question": f"Do the units of {name} still answer?", "asked": "Do the units still answer to their input?"},
-        _KINDS[kind], 0.88 if onset == 0 else 0.65, _FOLLOWS, (Because("Why does it not come back?", finding, name, proof),), (),
-        _ACTIONS[kind],
+        _KINDS[kind], 0.88 if onset == 0 else 0.65, _FOLLOWS,
+        (Because("Why does it not come back?", finding, name, proof),), (), _ACTIONS[kind],
         static=onset == 0,
     )  # fmt: skip
 
