@@ -33,6 +33,7 @@ _LABEL = 9
 _PLAIN, _DIM, _STRONG = "", "dim", "bold"
 _EVIDENCE_SHOWN = 3
 _NARROWEST = 40
+_ENDS = "C-PROCESS-001"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +137,10 @@ def _headline(diagnosis: Diagnosis) -> str:
 
 
 def _broke(finding: Finding) -> str:
-    if not finding.contract:
-        return clean(finding.symptom)
     if finding.root_cause in ("no-gradient-path", "dead-activations"):
         return "a part of the model does not learn"
+    if finding.contract in ("", _ENDS) or finding.severity is not Severity.ERROR:
+        return clean(finding.symptom)
     return f"training broke in step {finding.first_step:,}"
 
 

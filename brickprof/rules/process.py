@@ -1,10 +1,8 @@
 """How the process came to its end: killed, crashed, hung, or by its own decision.
 
 Enters: the events of the launch (``process.jsonl``, rank -1) and the exception events of every rank.
-Leaves: at most one violation for each way in which a process ended that its author did not choose.
-
-No contract of the catalogue speaks of this, so the result carries no id and is not listed among the
-contracts.
+Leaves: C-PROCESS-001, with at most one violation for each way in which a process ended that its author did
+not choose.
 """
 
 from __future__ import annotations
@@ -18,13 +16,17 @@ from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Viol
 from brickprof.records import Event, Record
 from brickprof.rules import wording
 from brickprof.rules.names import Names, number, whole
+from brickprof.rules.standstill import stand
 
 if TYPE_CHECKING:
     from brickprof.run import Run
 
 _ASKED = frozenset({"interrupted", "terminated", "hung_up", "quit"})
 _OWN_FAULTS = frozenset({"aborted", "segmentation_fault", "bus_error", "illegal_instruction", "arithmetic_error"})
-_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_failed")
+_MEMORY = (
+    "out of memory", "can't allocate memory", "cannot allocate memory", "alloc_failed", "shared memory (shm)",
+)  # fmt: skip
+_PEER_LEFT = ("connection closed by peer", "connection reset by peer", "broken pipe", "remote process exited")
 _REQUESTS = frozenset({"SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"})
 _KEPT = 64
 
@@ -37,7 +39,7 @@ class _Memory:
 
 
 class Process:
-    contract = ""
+    contract = "C-PROCESS-001"
 
     def __init__(self) -> None:
         self._names = Names()
@@ -93,8 +95,11 @@ class Process:
         errors = any(violation.severity is Severity.ERROR for violation in violations)
         ended = Verdict.PASS if self._exits else Verdict.NOT_EVALUATED
         verdict = Verdict.FAIL if errors else ended
-        why = violations[0].symptom if violations else ""
-        return ContractResult(self.contract, verdict, why, "", why, tuple(violations))
+        why = violations[0].symptom if violations else "" if self._exits else "how the process ended was not recorded"
+        return ContractResult(self.contract, verdict, self._how() or why, "", why, tuple(violations))
+
+    def _how(self) -> str:
+        return str(self._exits[-1].fields.get("text") or "") if self._exits else ""
 
     # -- the ways to end
 
@@ -106,8 +111,8 @@ class Process:
                 return [violation]
         raised = [found for event in self._exceptions if (found := self._by_exception(event)) is not None]
         if raised:
-            # Ranks that fail together fail for one reason: the first to raise.
-            return [min(raised, key=lambda violation: violation.details["time_ns"])]
+            # Ranks that fail together fail for one reason: the first to raise, and not those that lost their peer.
+            return [min(raised, key=lambda violation: (violation.details["peer_left"], violation.details["time_ns"]))]
         if died:
             return [self._stopped(died[0])]
         return [self._exited(event) for event in self._exits if whole(event.fields.get("code")) != 0][:1]
@@ -127,14 +132,19 @@ class Process:
         kind, message = str(event.fields.get("type", "")), str(event.fields.get("message", ""))
         short = kind.rpartition(".")[2]
         if short == "KeyboardInterrupt":
-            return self._violation(event, "interrupted", Severity.INFO, f"interrupted{self._at(event)}")
+            return self._violation(
+                event, "interrupted", Severity.INFO, f"interrupted{self._at(event)}", peer_left=False
+            )  # fmt: skip
         if short == "SystemExit":
             return None  # the exit code speaks for it
         said = f"{short}: {message}" if message else short
         symptom = f"the script raised {said}{self._at(event)}"
         memory = short in ("OutOfMemoryError", "MemoryError") or any(sign in message.lower() for sign in _MEMORY)
         what = "out-of-memory" if memory else "crashed"
-        return self._violation(event, what, Severity.ERROR, symptom, exception=short, message=message)
+        left = any(sign in message.lower() for sign in _PEER_LEFT)
+        return self._violation(
+            event, what, Severity.ERROR, symptom, exception=short, message=message, peer_left=left
+        )  # fmt: skip
 
     def _stopped(self, event: Event) -> Violation:
         symptom = f"stopped on request ({event.fields.get('name') or 'signal'}){self._at(event)}"
@@ -154,7 +164,7 @@ class Process:
             seconds = number(event.fields.get("seconds"))
             length = f" for {seconds:,.0f} s" if seconds else ""
             symptom = f"nothing moved{length}{self._at(event)}"
-            return [self._violation(event, "hung", Severity.ERROR, symptom)]
+            return [self._violation(event, "hung", Severity.ERROR, symptom, stands=stand(event))]
         return []
 
     # -- words
@@ -166,7 +176,7 @@ class Process:
         if self._asked is not None and severity is Severity.INFO:
             evidence.append(self._asked.id)
         return Violation(
-            "", what, severity, symptom, step, step, self._open(event), "block", max(event.rank, 0),
+            self.contract, what, severity, symptom, step, step, self._open(event), "block", max(event.rank, 0),
             tuple(evidence), details,
         )  # fmt: skip
 
