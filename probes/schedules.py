@@ -8,6 +8,7 @@ event at the end; how often any was stepped so far stands in every ``optimizer``
 from __future__ import annotations
 
 import functools
+import types
 import weakref
 from typing import Any
 
@@ -16,6 +17,8 @@ import torch
 from brickprof.capture import hub
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
+
+_MOST = 64
 
 
 class SchedulesProbe(Probe):
@@ -82,7 +85,17 @@ def _given(function: Any) -> dict[str, Any]:
             read[name] = cell.cell_contents
         except ValueError:  # not filled yet
             continue
-    return {name: value for name, value in read.items() if _is_number(value)}
+    return {name: value for key, held in read.items() for name, value in _numbers(key, held)}
+
+
+def _numbers(key: str, held: Any) -> list[tuple[str, Any]]:
+    """A number under its name, or the numbers in a mapping or a plain object of settings."""
+    if _is_number(held):
+        return [(key, held)]
+    inside = held if isinstance(held, dict) else getattr(held, "__dict__", None)
+    if not isinstance(inside, dict) or isinstance(held, (type, types.ModuleType)) or callable(held):
+        return []
+    return [(str(name), value) for name, value in list(inside.items())[:_MOST] if _is_number(value)]
 
 
 def _is_number(value: Any) -> bool:
