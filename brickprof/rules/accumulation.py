@@ -11,6 +11,7 @@ losses of one batch, or the two halves of a GAN, are not.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from brickprof.rules.story import Story
 
 CONTRACT = "C-GA-001"
 _RUNAWAY = frozenset({"nonfinite", "exploding", "diverged", "spike", "not-learning", "plateau"})
+_FOLLOWED = 8
+"""Of a long accumulation, capture tells the first calls of the loss function only."""
 _SCALING = ("Div", "Mul")
 
 
@@ -71,22 +74,38 @@ class Cycle:
 
     @property
     def accumulates(self) -> bool:
-        several = self.batches >= self.size or len(self.criteria) >= self.size
+        """Several backward passes of one line, each with a batch or a call of the loss function of its own."""
+        own = sum(1 for _, given in self.pairs() if given)
+        several = self.batches >= self.size or own >= min(self.size, _FOLLOWED)
         return self.size >= 2 and self.one_line and several
+
+    def pairs(self) -> list[tuple[Event, list[Event]]]:
+        """Each backward with the calls of the loss function that came after the backward before it."""
+        found: list[tuple[Event, list[Event]]] = []
+        before = -1
+        for loss in sorted(self.losses, key=lambda event: event.seq):
+            found.append((loss, [given for given in self.criteria if before < given.seq < loss.seq]))
+            before = loss.seq
+        return found
 
     @property
     def share(self) -> float | None:
-        """What backward began from, as a share of what the loss functions gave."""
-        given = [number(event.fields.get("value")) for event in self.criteria]
-        begun = [number(event.fields.get("value")) for event in self.losses]
-        if not given or None in given or None in begun or len(given) % max(1, len(begun)):
-            return None
-        total = sum(value for value in given if value is not None)
-        return sum(value for value in begun if value is not None) / total if total else None
+        """What backward began from, as a share of what the loss function gave."""
+        shares = []
+        for loss, given in self.pairs():
+            value, total = number(loss.fields.get("value")), _total(given)
+            if value is not None and total and math.isfinite(value / total):
+                shares.append(value / total)
+        return median(shares) if shares else None
 
     @property
     def evidence(self) -> tuple[str, ...]:
         return tuple(event.id for event in (*self.losses[:2], *self.criteria[:2]))
+
+
+def _total(given: Sequence[Event]) -> float | None:
+    values = [number(event.fields.get("value")) for event in given]
+    return None if None in values else sum(value for value in values if value is not None)
 
 
 def _cycles(story: Story, rank: int) -> list[Cycle]:
