@@ -449,3 +449,78 @@ def test_gradients_that_are_missing_zero_or_nobodys_are_named(tmp_path: Path) ->
     assert [names[number] for number in first["zero"]] == ["still.weight"] and first["zeros"] == 1
     sampled = run.samples
     assert "nobodys.weight" in set(sampled.loc[sampled.role == "grad"].tensor)
+
+
+@pytest.mark.parametrize("how", ["total", "list", "number"])
+def test_graphs_of_earlier_losses_that_stay_alive_are_counted(how: str, tmp_path: Path) -> None:
+    def body() -> None:
+        model = Classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x, y = data()
+        total: Any = 0.0
+        kept = []
+        for _ in range(12):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            total = total + (loss if how == "total" else loss.item())
+            kept.append(loss if how == "list" else loss.detach())
+
+    seen = found(recorded(tmp_path, body), "retained")
+    assert seen
+    if how == "number":
+        assert {each["graphs"] for each in seen} == {0}
+    else:
+        assert seen[-1]["graphs"] >= 4 and seen[-1]["since"] == 0
+
+
+def test_host_reads_are_counted_by_line_and_ours_are_not(tmp_path: Path) -> None:
+    before = set(torch.Tensor.__dict__)
+
+    def body() -> None:
+        model = Classifier()
+
+        def each(_step: int) -> None:
+            for parameter in model.parameters():
+                parameter.grad.norm().item()
+            if model.head.weight.sum() > 1e9:
+                raise AssertionError
+
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 3, each)
+
+    seen = found(recorded(tmp_path, body), "syncs")
+    assert [each["count"] for each in seen if each["step"] in (1, 2)] == [5, 5]
+    (most, least) = seen[1]["sites"]
+    assert most[0].startswith("test_evidence.py:") and (most[1], least[1]) == (4, 1)
+    assert set(torch.Tensor.__dict__) == before
+
+
+def test_collectives_and_handles_that_nobody_waited_for(tmp_path: Path) -> None:
+    def body() -> None:
+        dist = torch.distributed
+        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+        try:
+            model = Classifier()
+
+            def each(_step: int) -> None:
+                for parameter in model.head.parameters():
+                    dist.all_reduce(parameter.grad)
+                handle = dist.all_reduce(model.body[0].weight.grad, async_op=True)
+                handle.wait()
+                dist.all_reduce(torch.zeros(3), async_op=True)
+
+            train(model, torch.optim.SGD(model.parameters(), lr=0.1), 2, each)
+        finally:
+            dist.destroy_process_group()
+
+    before = torch.distributed.all_reduce
+    seen = found(recorded(tmp_path, body), "collective")
+    phases = [each["phase"] for each in seen if each["step"] == 0]
+    assert phases == ["done", "done", "open", "wait", "open", "orphaned"]
+    assert [each["seq"] - seen[0]["seq"] for each in seen if each["phase"] in ("done", "open")] == list(range(8))
+    assert (seen[0]["op"], seen[0]["numel"], seen[0]["ranks"], seen[0]["group"]) == ("all_reduce", 48, 1, "world")
+    assert seen[0]["site"].startswith("test_evidence.py:") and seen[0]["ns"] > 0
+    lost = [each for each in seen if each["phase"] == "orphaned"]
+    assert [each["waited"] for each in lost] == [False, False] and {each["numel"] for each in lost} == {3}
+    assert torch.distributed.all_reduce is before

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import FrameType
 
 import torch
 
@@ -15,19 +16,37 @@ _OURS = str(Path(__file__).resolve().parent.parent) + os.sep
 _SEAMS = tuple(str(Path(_OURS, name).resolve()) + os.sep for name in ("probes", "kernels"))
 _TRAININGS = str(Path(_OURS, "reference")) + os.sep  # ours, but written as a user would
 _FOREIGN = (_OURS, *_SEAMS, str(Path(torch.__file__).resolve().parent) + os.sep)
+_WRAPPERS = (str(Path(_OURS, "capture", "patches.py")), str(Path(_OURS, "capture", "taps")))
 _known: dict[str, bool] = {}
+_acting: dict[str, bool] = {}
 
 
 def caller() -> str:
     """The user's line that led here, as ``name.py:12``."""
     frame = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
-        own = _known.get(name)
-        if own is None:
-            foreign = name.startswith((*_FOREIGN, "<frozen")) and not name.startswith(_TRAININGS)
-            own = _known[name] = not foreign
-        if own:
-            return f"{os.path.basename(name)}:{frame.f_lineno}"
+        if users(frame.f_code.co_filename):
+            return line(frame)
         frame = frame.f_back  # type: ignore[assignment]
     return ""
+
+
+def users(name: str) -> bool:
+    """Whether the file ``name`` is neither torch's nor ours."""
+    own = _known.get(name)
+    if own is None:
+        foreign = name.startswith((*_FOREIGN, "<frozen")) and not name.startswith(_TRAININGS)
+        own = _known[name] = not foreign
+    return own
+
+
+def ours(name: str) -> bool:
+    """Whether code in ``name`` acts for us: our wrappers stand between torch and the user and act for neither."""
+    own = _acting.get(name)
+    if own is None:
+        own = _acting[name] = name.startswith((_OURS, *_SEAMS)) and not name.startswith(_WRAPPERS)
+    return own
+
+
+def line(frame: FrameType) -> str:
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

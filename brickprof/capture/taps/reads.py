@@ -1,0 +1,70 @@
+"""Values read on the host: ``.item()``, ``bool(t)``, ``float(t)``, ``.tolist()``, ``.cpu()``.
+
+Enters: ``watch`` and ``unwatch``, around a step that is sampled. Leaves: a count by the user's line. Only then are
+these methods wrapped; never once something was compiled, and our own reads do not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any
+
+import torch
+
+from brickprof.capture import sites
+
+_NAMES = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__", "cpu")
+_wrapped: list[str] = []
+found: dict[str, int] = {}
+
+
+def watch() -> None:
+    """From now on reads are counted."""
+    found.clear()
+    if _wrapped:
+        return
+    for name in _NAMES:
+        if name not in torch.Tensor.__dict__:
+            setattr(torch.Tensor, name, _counting(getattr(torch.Tensor, name), name))
+            _wrapped.append(name)
+
+
+def unwatch() -> dict[str, int]:
+    """Puts the methods back; how often each of the user's lines read something."""
+    while _wrapped:
+        delattr(torch.Tensor, _wrapped.pop())
+    return dict(found)
+
+
+def _counting(original: Any, name: str) -> Any:
+    moves = name == "cpu"
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        if not moves or not self.is_cpu:
+            _count()
+        return result
+
+    call.__name__ = name
+    return call
+
+
+def _count() -> None:
+    with contextlib.suppress(Exception):
+        site = _reader()
+        if site:
+            found[site] = found.get(site, 0) + 1
+
+
+def _reader() -> str:
+    """The user's line that reads, or nothing where we do."""
+    frame = sys._getframe(3)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if sites.users(name):
+            return sites.line(frame)
+        if sites.ours(name):
+            return ""
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
