@@ -1,0 +1,97 @@
+"""C-GPUINIT-001: an optimizer's moments begin at zero, and the first update makes them from the gradient alone.
+
+Enters: a story. Leaves: one violation for each optimizer whose moments held something before the first update, or do
+not follow from its gradients: m = (1 - b1) g and v = (1 - b2) g^2 after one update, and v is never below zero. An
+optimizer that is none of torch's may have a rule of its own: there, only what was there before counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from brickprof.contracts.schema import Contract
+from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
+from brickprof.records import Event
+from brickprof.rules import outcomes, wording
+from brickprof.rules.names import number, whole
+from brickprof.rules.story import Story
+
+CONTRACT = "C-GPUINIT-001"
+_LOW = ("float16", "bfloat16", "half")
+_KNOWN = ("Adam", "AdamW", "NAdam", "RAdam", "RMSprop")
+_FOLLOW = frozenset({"nonfinite", "diverged", "spike", "exploding", "not-learning", "plateau", "slow-learning"})
+
+
+class InitialState:
+    contract = CONTRACT
+
+    def judge(self, story: Story, contract: Contract) -> ContractResult:
+        if not story.trained:
+            return outcomes.vacuous(contract, "no training was observed")
+        events = [event for rank in story.ranks for event in story.events("moments", rank)]
+        if not events:
+            return outcomes.unjudged(contract, "no optimizer with moments was looked at in its first update")
+        violations = [found for event in events for found in _judged(story, event, contract)]
+        if violations:
+            return outcomes.broken(contract, violations, "m = (1 - b1) g, v = (1 - b2) g^2, v >= 0")
+        looked = sum(len(_rows(event)) for event in events)
+        observed = f"moments of {wording.count(looked, 'tensor')} follow from their gradients"
+        return outcomes.held(contract, observed, "m = (1 - b1) g, v = (1 - b2) g^2, v >= 0")
+
+
+def _judged(story: Story, event: Event, contract: Contract) -> Iterator[Violation]:
+    rows = _rows(event)
+    loose = str(event.fields.get("dtype", "")) in _LOW
+    most = contract.threshold("error_in_low_precision" if loose else "error")
+    stale = [row for row in rows if row.get("stale")]
+    negative = [row for row in rows if (low := number(row.get("v_min"))) is not None and low < 0]
+    wrong = [row for row in rows if max(_error(row, "m_error"), _error(row, "v_error")) > most]
+    share = contract.threshold("share_of_tensors")
+    if stale or negative or (wrong and len(wrong) >= share * len(rows)):
+        yield _violation(story, event, stale, negative, wrong, len(rows))
+
+
+def _violation(
+    story: Story, event: Event, stale: list[dict[str, Any]], negative: list[dict[str, Any]],
+    wrong: list[dict[str, Any]], looked: int,
+) -> Violation:  # fmt: skip
+    cls = str(event.fields.get("cls") or "the optimizer")
+    shown = stale or negative or wrong
+    tensor = story.names.tensor(event.rank, whole(shown[0].get("tensor"), -1))
+    of = f"{len(shown)} of {wording.count(looked, 'tensor')}"
+    if stale:
+        symptom = f"the moments of {of} held values before the first update of {cls}"
+    elif negative:
+        symptom = f"the second moment of {of} is negative after the first update that was seen"
+    else:
+        worst = max(max(_error(row, "m_error"), _error(row, "v_error")) for row in wrong)
+        symptom = f"the moments of {of} do not follow from their gradients: off by {worst:.3g} of their size"
+    finding = (
+        f"{story.names.show_tensor(tensor)}: "
+        + ("the state was not zero when it was first used" if stale else "m and v are not (1 - b1) g and (1 - b2) g^2")
+        + ": memory that was used before, or a state that was made without being cleared."
+    )
+    sure = bool(stale) or cls in _KNOWN
+    fresh = bool(stale) or whole(event.fields.get("count"), 1) <= 1
+    return Violation(
+        CONTRACT, "optimizer-state", Severity.ERROR if sure else Severity.INFO, symptom, event.step, event.step, "", "optimizer", event.rank,
+        (event.id,), {"question": "Is the first update made of the gradients?",
+                      "asked": "What was the first update made of?", "tensor": tensor.name},
+        "optimizer-state-uninitialised", 0.95 if stale else 0.85 if fresh else 0.6, _FOLLOW,
+        (Because("Why is the first update wrong?", finding, "", (event.id,)),),
+        action="Make the moments with torch.zeros_like (not torch.empty, not memory from a pool that is not cleared).",
+        static=True,
+    )  # fmt: skip
+
+
+def _rows(event: Event) -> list[dict[str, Any]]:
+    listed = event.fields.get("tensors")
+    return [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+
+
+def _error(row: dict[str, Any], name: str) -> float:
+    return number(row.get(name)) or 0.0
+
+
+RULE = InitialState
