@@ -131,8 +131,9 @@ def test_gradients_that_grow_step_by_step():
     assert any("per block" in why.finding for why in finding.whys)
 
 
-def test_a_jump_that_nothing_clipped():
+def test_a_jump_that_nothing_clipped_although_a_bound_is_declared():
     made = Made()
+    made.event("config", 0, rank=-1, source="train.yaml", values={"grad_clip": 1.0})
     made.healthy(30)
     made.event("loss", 30, value=1.0)
     made.event("grad", 30, point="step", l2=3.28e35, nonfinite=[])

@@ -3,8 +3,8 @@
 Enters: an incident of C-TRAINSTABLE-001 (its origin in causal order) and the timeline before it. Leaves: a
 hypothesis for each cause of the family, weighed by what the records say:
 
-    data-nonfinite   fp16-overflow   exploding-gradients   grad-clip-not-applied   learning-rate-too-high
-    log-of-zero, division-by-zero, invalid-op   loss-scale-misused
+    data-nonfinite   fp16-overflow   grad-clip-not-applied   log-of-zero, division-by-zero, invalid-op
+    loss-scale-misused   (learning-rate-too-high, exploding-gradients: see ``runaway``)
 """
 
 from __future__ import annotations
@@ -14,12 +14,23 @@ from brickprof.diagnosis import growth
 from brickprof.diagnosis.case import Case
 from brickprof.diagnosis.hypotheses import Hypothesis
 from brickprof.diagnosis.model import Why
-from brickprof.diagnosis.series import median
 from brickprof.diagnosis.timeline import Timeline
+from brickprof.records import Event
 from brickprof.rules import wording
 from brickprof.rules.causality import Anomaly, Stage
+from brickprof.rules.handling import declared_bound
+from brickprof.rules.names import number, whole
 
 _FP16_MAX = 65504.0
+_OPERATIONS = {
+    "log-of-zero": ("log-of-zero", "a logarithm of zero"),
+    "log-of-negative": ("invalid-op", "a logarithm of a negative number"),
+    "division-by-zero": ("division-by-zero", "a division by zero"),
+    "root-of-negative": ("invalid-op", "a root of a negative number"),
+    "sqrt": ("invalid-op", "a root of a negative number"),
+    "empty-softmax": ("invalid-op", "a softmax over nothing but minus infinity"),
+    "overflow": ("invalid-op", "too large a result"),
+}
 _COMPUTED = (Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER)
 
 
@@ -31,17 +42,15 @@ def hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
     # What stands in the backward of the step came after an origin in its forward.
     before = origin.step if origin.stage >= Stage.BACKWARD else origin.step - 1
     return [
-        _data(origin, timeline),
+        _data(origin, case),
         _fp16(origin, violation, timeline),
-        _learning_rate(origin, before, timeline),
-        _exploding(origin, before, timeline),
-        _not_clipped(origin, before, timeline),
-        _invalid_op(origin, violation, before, timeline),
+        _not_clipped(before, case),
+        _invalid_op(origin, violation, before, case),
         _loss_scale(violation, timeline),
     ]
 
 
-def _data(origin: Anomaly, timeline: Timeline) -> Hypothesis:
+def _data(origin: Anomaly, case: Case) -> Hypothesis:
     cause = Hypothesis("data-nonfinite")
     cause.action = "Find the samples of this batch that are not finite; drop them or repair them before training."
     cause.next_experiment = f"Load the batch of step {origin.step} alone and look at torch.isfinite of it."
@@ -56,12 +65,24 @@ def _data(origin: Anomaly, timeline: Timeline) -> Hypothesis:
             )
         )
         return cause
+    counted = next((event for event in case.story.events("batch", origin.rank) if _spoilt(event, origin)), None)
+    if counted is not None:
+        text = f"the batch of step {counted.step:,} holds {_counts(counted)}"
+        cause.supports(text, 4, counted.id)
+        cause.whys.append(Why("Where did they come from?", wording.sentence(text), "data", (counted.id,)))
+        return cause
+    given = next((event for event in case.story.events("origin", origin.rank) if event.step == origin.step), None)
+    if given is not None and given.fields.get("kind") == "input":
+        text = "the first thing in the graph that is not finite was handed to the model"
+        cause.supports(text, 3, given.id)
+        cause.whys.append(Why("Where did they come from?", wording.sentence(text), "data", (given.id,)))
+        return cause
     if origin.stage is Stage.FORWARD and origin.details.get("inputs_finite") is False:
         cause.supports("the first block that went wrong was given values that are not finite", 2, origin.evidence)
         cause.lacks("what stands between the batch and that block")
         cause.whys.append(Why("Where did they come from?", "The block was handed them.", "", (origin.evidence,)))
         return cause
-    seen = next((point for point in timeline.inputs_finite if point.step == origin.step), None)
+    seen = next((point for point in case.timeline.inputs_finite if point.step == origin.step), None)
     if seen is not None:
         cause.contradicts(f"the inputs of step {origin.step:,} are finite", 3, seen.evidence)
     elif origin.stage >= Stage.BACKWARD:
@@ -69,6 +90,15 @@ def _data(origin: Anomaly, timeline: Timeline) -> Hypothesis:
     else:
         cause.lacks(f"the inputs of step {origin.step:,} (level deep looks at them)")
     return cause
+
+
+def _spoilt(batch: Event, origin: Anomaly) -> bool:
+    return batch.step == origin.step and bool(whole(batch.fields.get("nan")) or whole(batch.fields.get("inf")))
+
+
+def _counts(batch: Event) -> str:
+    counts = {name: whole(batch.fields.get(name)) for name in ("nan", "inf")}
+    return " and ".join(f"{count:,} {name}" for name, count in counts.items() if count)
 
 
 def _fp16(origin: Anomaly, violation: Violation, timeline: Timeline) -> Hypothesis:
@@ -84,6 +114,10 @@ def _fp16(origin: Anomaly, violation: Violation, timeline: Timeline) -> Hypothes
             text = f"its output had reached {near.value:,.0f} in step {near.step:,}"
             cause.supports(text, 1, near.evidence)
         cause.whys.append(Why("Why there?", wording.sentence(what), violation.brick, cause.evidence))
+    elif dtype == "float16" and origin.stage is Stage.WEIGHTS:
+        what = f"{_thing(origin, violation)} is kept in float16, where an optimizer's eps of 1e-8 is zero"
+        cause.supports(what, 2, origin.evidence)
+        cause.whys.append(Why("Why there?", wording.sentence(what), violation.brick, cause.evidence))
     elif dtype and origin.stage is not Stage.LOSS:
         cause.contradicts(f"{_thing(origin, violation)} is in {dtype}", 3, origin.evidence)
     elif not timeline.scaler_seen and "float16" not in timeline.dtypes | timeline.narrow_outputs:
@@ -93,94 +127,9 @@ def _fp16(origin: Anomaly, violation: Violation, timeline: Timeline) -> Hypothes
     return cause
 
 
-def _learning_rate(origin: Anomaly, before: int, timeline: Timeline) -> Hypothesis:
-    cause = Hypothesis("learning-rate-too-high")
-    rate = next(reversed(timeline.rates.until(before)), None)
-    shown = f" (it is {rate.value:.3g})" if rate else ""
-    cause.action = f"Lower the learning rate by a factor of 10{shown}, or warm it up."
-    cause.next_experiment = "Run the first steps with a tenth of the learning rate: the loss should now fall."
-    updates, norms = growth.updates(timeline, before), growth.norms(timeline, before)
-    if updates is None:
-        cause.lacks("update sizes before the incident (level standard samples them)")
-    elif updates.first_big is not None:
-        big = updates.first_big
-        text = f"the update of step {big.step:,} changed the weights by {big.value:.1%} of their size"
-        cause.supports(text, 3, big.evidence)
-        cause.whys.append(Why("Why did it run away?", f"{wording.sentence(text)} 0.1 % is usual.", "", (big.evidence,)))
-        if norms is not None and norms.first.value >= growth.HUGE:
-            text = f"gradients were already {norms.first.value:.2g} in step {norms.first.step:,}"
-            cause.contradicts(text, 2, norms.first.evidence)
-    elif updates.typical < growth.SMALL_UPDATE:
-        text = f"update/weight {updates.last.value:.1g} until step {updates.last.step:,}"
-        cause.contradicts(text, 2 if updates.last.step >= before - 1 else 1, updates.last.evidence)
-    _rate_jumped(cause, before, timeline)
-    rise = growth.loss_rise(timeline, before)
-    if rise is not None and cause.support:
-        low, last = rise
-        text = f"the loss rose from {low.value:.4g} (step {low.step:,}) to {last.value:.4g} (step {last.step:,})"
-        cause.supports(text, 1, low.evidence, last.evidence)
-    if origin.stage is Stage.DATA:
-        cause.contradicts("it began in the data", 2, origin.evidence)
-    return cause
-
-
-def _rate_jumped(cause: Hypothesis, before: int, timeline: Timeline) -> None:
-    rates = timeline.rates.until(before)
-    usual = median(rates[:-1])
-    if len(rates) < 2 or usual <= 0 or rates[-1].value < 10 * usual:
-        return
-    text = f"the learning rate went from {usual:.3g} to {rates[-1].value:.3g} in step {rates[-1].step:,}"
-    cause.supports(text, 3, rates[-1].evidence)
-    cause.whys.append(Why("Why did it run away?", wording.sentence(text), "", (rates[-1].evidence,)))
-
-
-def _exploding(origin: Anomaly, before: int, timeline: Timeline) -> Hypothesis:
-    cause = Hypothesis("exploding-gradients")
-    cause.action = "Clip the gradient norm before each step; scale initialisation or residual branches by depth."
-    cause.next_experiment = (
-        "Run with clip_grad_norm_(model.parameters(), 1.0): the norm before clipping shows the growth."
-    )
-    norms, profile = growth.norms(timeline, before), growth.profile(timeline, before)
-    if norms is None:
-        cause.lacks("gradient norms before the incident")
-    elif norms.grew or norms.peak.value >= growth.HUGE:
-        peak = norms.peak
-        text = f"the gradient norm went from {norms.typical:.3g} to {peak.value:.3g} by step {peak.step:,}"
-        cause.supports(text, 1.5 + 0.5 * min(norms.gradual, 4), norms.first.evidence, norms.peak.evidence)
-        cause.whys.append(Why("Why did it overflow?", wording.sentence(text), "", cause.evidence))
-        _updates_came_first(cause, norms, before, timeline)
-    elif norms.flat:
-        text = f"the gradient norm stayed near {norms.typical:.3g} until step {norms.last.step:,}"
-        cause.contradicts(text, 2, norms.last.evidence)
-    if profile is not None and profile.per_block >= 2 and cause.support:
-        text = (
-            f"gradients grow {profile.per_block:.1f}x per block, "
-            f"from {profile.low.value:.2g} ({profile.low.name}) "
-            f"to {profile.high.value:.2g} ({profile.high.name})"
-        )
-        cause.supports(text, 1.5, profile.low.evidence, profile.high.evidence)
-        evidence = (profile.low.evidence, profile.high.evidence)
-        cause.whys.append(Why("Why are they that large?", wording.sentence(text), profile.high.name, evidence))
-    if origin.stage is Stage.DATA:
-        cause.contradicts("it began in the data", 2, origin.evidence)
-    return cause
-
-
-def _updates_came_first(cause: Hypothesis, norms: growth.Norms, before: int, timeline: Timeline) -> None:
-    updates = growth.updates(timeline, before)
-    if updates is None or updates.first_big is None or norms.first.value >= growth.HUGE:
-        return
-    grown = next(
-        (p.step for p in timeline.norms.until(before) if p.value >= growth.GROWN / 10 * norms.first.value),
-        None,
-    )
-    big = updates.first_big
-    if grown is None or big.step <= grown:
-        text = f"updates were {big.value:.2g} of the weights in step {big.step:,}, before gradients grew"
-        cause.contradicts(text, 2, big.evidence)
-
-
-def _not_clipped(origin: Anomaly, before: int, timeline: Timeline) -> Hypothesis:
+def _not_clipped(before: int, case: Case) -> Hypothesis:
+    """Only where a bound was wanted: a run that never clips is not at fault for it."""
+    timeline, declared = case.timeline, declared_bound(case.story)
     cause = Hypothesis("grad-clip-not-applied")
     cause.action = "Call clip_grad_norm_(model.parameters(), 1.0) after backward and before optimizer.step()."
     cause.next_experiment = "Run again with that one line; the spike should pass without damage."
@@ -191,25 +140,27 @@ def _not_clipped(origin: Anomaly, before: int, timeline: Timeline) -> Hypothesis
     norms = growth.norms(timeline, before)
     if norms is None:
         cause.lacks("gradient norms before the incident")
-    elif norms.grew and norms.gradual <= 2:
-        text = f"the norm jumped from {norms.typical:.3g} to {norms.peak.value:.3g} in step {norms.peak.step:,}"
-        cause.supports(text, 2, norms.peak.evidence)
-        cause.whys.append(Why("Why did they break?", wording.sentence(text), "", (norms.peak.evidence,)))
-        text = f"in {norms.peak.step + 1:,} steps nothing clipped between backward and step"
-        cause.supports(text, 1, norms.peak.evidence)
-        cause.whys.append(Why("Why was it not clipped?", wording.sentence(text), "", (norms.peak.evidence,)))
-        _updates_came_first(cause, norms, before, timeline)
+    elif declared is not None and norms.peak.value > 1.5 * declared.value:
+        text = f"{declared.key}: {declared.value:g} is declared, and nothing clipped a norm of {norms.peak.value:.3g}"
+        cause.supports(text, 4, declared.evidence, norms.peak.evidence)
+        cause.whys.append(Why("Why was it not clipped?", wording.sentence(text), "", cause.evidence))
+    elif declared is None:
+        cause.contradicts("no bound is declared, and nothing in the run clips", 2)
     elif not norms.grew:
         text = f"there was nothing to clip: the norm was {norms.last.value:.3g} in step {norms.last.step:,}"
         cause.contradicts(text, 2, norms.last.evidence)
     return cause
 
 
-def _invalid_op(origin: Anomaly, violation: Violation, before: int, timeline: Timeline) -> Hypothesis:
-    cause = Hypothesis(_operation(origin))
+def _invalid_op(origin: Anomaly, violation: Violation, before: int, case: Case) -> Hypothesis:
+    timeline = case.timeline
+    made = _made(origin, case)
+    cause = Hypothesis(_operation(origin, made))
     cause.action = "Keep the argument of log, sqrt and division away from 0 (clamp it, or use the fused, stable loss)."
     cause.next_experiment = f"Run step {origin.step} under torch.autograd.detect_anomaly(): it names the operation."
-    if origin.stage is Stage.LOSS:
+    if made is not None:
+        _names_it(cause, made)
+    elif origin.stage is Stage.LOSS:
         _loss_is_first(cause, origin, timeline)
     elif origin.stage in _COMPUTED and origin.details.get("dtype") != "float16":
         where = "output" if origin.stage is Stage.FORWARD else "gradient"
@@ -225,13 +176,38 @@ def _invalid_op(origin: Anomaly, violation: Violation, before: int, timeline: Ti
         evidence = cause.evidence
         finding = " and ".join(fact.text for fact in cause.support)
         cause.whys.append(Why("Why there?", wording.sentence(finding), violation.brick, evidence))
+    _was_running_away(cause, before, timeline, 1 if made is not None else 2)
+    return cause
+
+
+def _was_running_away(cause: Hypothesis, before: int, timeline: Timeline, weight: float) -> None:
     norms, updates = growth.norms(timeline, before), growth.updates(timeline, before)
     if norms is not None and (norms.grew or norms.peak.value >= growth.HUGE):
-        cause.contradicts(f"the gradient norm had reached {norms.peak.value:.3g} before", 2, norms.peak.evidence)
+        cause.contradicts(f"the gradient norm had reached {norms.peak.value:.3g} before", weight, norms.peak.evidence)
     if updates is not None and updates.first_big is not None:
         big = updates.first_big
-        cause.contradicts(f"updates had reached {big.value:.2g} of the weights before", 2, big.evidence)
-    return cause
+        cause.contradicts(f"updates had reached {big.value:.2g} of the weights before", weight, big.evidence)
+
+
+def _made(origin: Anomaly, case: Case) -> Event | None:
+    """The record that names the operation in which the loss of that step broke, where there is one."""
+    if origin.stage not in (Stage.FORWARD, Stage.LOSS):
+        return None
+    told = [event for event in case.story.events("origin", origin.rank) if event.step == origin.step]
+    return next((event for event in told if event.fields.get("kind") in _OPERATIONS), None)
+
+
+def _names_it(cause: Hypothesis, made: Event) -> None:
+    operation = str(made.fields.get("op") or "an operation").removesuffix("Backward0")
+    kind = str(made.fields.get("kind"))
+    text = f"{operation} was the first operation to break, {_OPERATIONS[kind][1]}"
+    inputs = made.fields.get("inputs")
+    looks = [look for look in inputs if isinstance(look, dict)] if isinstance(inputs, list) else []
+    low = next((found for look in looks if (found := number(look.get("min"))) is not None), None)
+    high = next((found for look in looks if (found := number(look.get("max"))) is not None), None)
+    if low is not None and high is not None:
+        text += f": what it was given is finite, from {low:.3g} to {high:.3g}"
+    cause.supports(text, 2 if kind == "overflow" else 5, made.id)
 
 
 def _loss_is_first(cause: Hypothesis, origin: Anomaly, timeline: Timeline) -> None:
@@ -246,7 +222,9 @@ def _loss_is_first(cause: Hypothesis, origin: Anomaly, timeline: Timeline) -> No
         cause.lacks(f"the inputs and block outputs of step {origin.step:,} (--level deep looks in every step)")
 
 
-def _operation(origin: Anomaly) -> str:
+def _operation(origin: Anomaly, made: Event | None) -> str:
+    if made is not None:
+        return _OPERATIONS[str(made.fields.get("kind"))][0]
     made_by = str(origin.details.get("grad_fn") or "")
     if "Div" in made_by:
         return "division-by-zero"

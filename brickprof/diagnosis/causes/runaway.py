@@ -1,0 +1,202 @@
+"""Why a run ran away: the learning rate, the missing warm-up, or the model's own gradients.
+
+Enters: the symptoms nonfinite, diverged, exploding, not-learning, and what led up to them. Leaves: hypotheses for
+
+    learning-rate-too-high   warmup-missing   exploding-gradients
+
+What tells them apart is what was wrong first. Updates of the size of the weights while gradients were ordinary speak
+for the rate; gradients that would move the loss by thousands of its own size before any update speak for the model;
+a rate that is right later on, and was not led up to, speaks for the warm-up.
+"""
+
+from __future__ import annotations
+
+from brickprof.contracts.verdicts import Violation
+from brickprof.diagnosis import growth
+from brickprof.diagnosis.case import Case
+from brickprof.diagnosis.hypotheses import Hypothesis
+from brickprof.diagnosis.model import Why
+from brickprof.diagnosis.onset import Onset, onset
+from brickprof.diagnosis.series import median
+from brickprof.diagnosis.timeline import Timeline
+from brickprof.rules import wording
+from brickprof.rules.causality import Anomaly, Stage
+
+_HANDLED = ("nonfinite", "diverged", "exploding", "not-learning")
+_SMALLER = ((growth.BIG_UPDATE, 3.0), (0.1, 2.0), (0.03, 1.0))
+"""Updates as a share of the weights, and how much they speak for the rate where the loss went up."""
+
+
+def hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
+    if violation.mechanism or violation.what not in _HANDLED:
+        return []
+    before = last_step(violation)
+    began = onset(case, violation.rank)
+    rate = _learning_rate(violation, before, began, case.timeline)
+    if violation.what == "not-learning":
+        return [rate] if rate.support else []
+    return [rate, _warmup(violation, before, began, case.timeline), _exploding(violation, before, began, case.timeline)]
+
+
+def last_step(violation: Violation) -> int:
+    """The last step that can have led to it: what stands in the backward of the step came after a forward origin."""
+    origin = violation.details.get("origin")
+    if isinstance(origin, Anomaly):
+        return origin.step if origin.stage >= Stage.BACKWARD else origin.step - 1
+    return max(violation.first_step, violation.detected_step)
+
+
+def _in_the_data(violation: Violation) -> str:
+    origin = violation.details.get("origin")
+    return origin.evidence if isinstance(origin, Anomaly) and origin.stage is Stage.DATA else ""
+
+
+# -- the rate
+
+
+def _learning_rate(violation: Violation, before: int, began: Onset, timeline: Timeline) -> Hypothesis:
+    cause = Hypothesis("learning-rate-too-high")
+    rate = next(reversed(timeline.rates.until(before)), None)
+    shown = f" (it is {rate.value:.3g})" if rate else ""
+    cause.action = f"Lower the learning rate by a factor of 10{shown}, or warm it up."
+    cause.next_experiment = "Run the first steps with a tenth of the learning rate: the loss should now fall."
+    _update_sizes(cause, violation, before, timeline)
+    _rate_jumped(cause, before, timeline)
+    if cause.support and began.huge and began.norm is not None:
+        cause.contradicts(began.text, 4, *began.evidence)
+    rise = growth.loss_rise(timeline, before)
+    if rise is not None and (cause.support or violation.what == "diverged"):
+        low, last = rise
+        text = f"the loss rose from {low.value:.4g} (step {low.step:,}) to {last.value:.4g} (step {last.step:,})"
+        cause.supports(text, 1, low.evidence, last.evidence)
+    if (evidence := _in_the_data(violation)) != "":
+        cause.contradicts("it began in the data", 2, evidence)
+    return cause
+
+
+def _update_sizes(cause: Hypothesis, violation: Violation, before: int, timeline: Timeline) -> None:
+    updates = growth.updates(timeline, before)
+    if updates is None:
+        cause.lacks("update sizes before the incident (level standard samples them)")
+        return
+    points = timeline.moves.until(before)
+    went_up = violation.what in ("diverged", "exploding")
+    steady = violation.what == "not-learning"
+    big = updates.first_big
+    size = median(points) if steady else max(points[-8:], key=lambda point: point.value).value
+    weight = next((weight for least, weight in _SMALLER if size >= least), 0.0)
+    if big is not None and not steady:
+        text = f"the update of step {big.step:,} changed the weights by {big.value:.1%} of their size"
+        cause.supports(text, 3, big.evidence)
+    elif (went_up or steady) and weight:
+        big = max(points, key=lambda point: point.value)
+        every = "every update changes" if steady else "updates change"
+        text = f"{every} the weights by {size:.1%} of their size"
+        cause.supports(text, weight, big.evidence)
+    elif updates.typical < growth.SMALL_UPDATE:
+        text = f"update/weight {updates.last.value:.1g} until step {updates.last.step:,}"
+        cause.contradicts(text, 2 if updates.last.step >= before - 1 else 1, updates.last.evidence)
+        return
+    else:
+        return
+    cause.whys.append(
+        Why("Why did it run away?" if not steady else "Why does nothing settle?",
+            f"{wording.sentence(text)} 0.1 % is usual.", "", (big.evidence,))
+    )  # fmt: skip
+
+
+def _rate_jumped(cause: Hypothesis, before: int, timeline: Timeline) -> None:
+    rates = timeline.rates.until(before)
+    usual = median(rates[:-1])
+    if len(rates) < 2 or usual <= 0 or rates[-1].value < 10 * usual:
+        return
+    text = f"the learning rate went from {usual:.3g} to {rates[-1].value:.3g} in step {rates[-1].step:,}"
+    cause.supports(text, 3, rates[-1].evidence)
+    cause.whys.append(Why("Why did it run away?", wording.sentence(text), "", (rates[-1].evidence,)))
+
+
+# -- the warm-up
+
+
+def _warmup(violation: Violation, before: int, began: Onset, timeline: Timeline) -> Hypothesis:
+    cause = Hypothesis("warmup-missing")
+    cause.action = "Let the learning rate rise from near 0 over the first hundreds of steps."
+    cause.next_experiment = "Run the first steps with a rate that rises linearly: the early jump should be gone."
+    rates = timeline.rates.until(before)
+    if not rates:
+        cause.lacks("the learning rate of the first steps")
+        return cause
+    peak = max(rates, key=lambda point: point.value)
+    full = rates[0].step <= 1 and rates[0].value >= 0.9 * peak.value
+    if not full:
+        text = f"the rate rose from {rates[0].value:.3g} to {peak.value:.3g}"
+        cause.contradicts(text, 2, rates[0].evidence, peak.evidence)
+        return cause
+    if began.warmup is not None:
+        key, steps, evidence = began.warmup
+        text = f"{key}: {steps:g} is declared, and the rate is {rates[0].value:.3g} in step {rates[0].step:,} already"
+        if violation.first_step <= max(steps, 10):
+            cause.supports(text, 4, evidence, rates[0].evidence)
+            cause.whys.append(Why("Was the rate led up to?", wording.sentence(text), "", (evidence, rates[0].evidence)))
+    elif violation.first_step > 100:
+        cause.contradicts(f"it began in step {violation.first_step:,}, long after a warm-up would have ended", 2)
+    return cause
+
+
+# -- the gradients themselves
+
+
+def _exploding(violation: Violation, before: int, began: Onset, timeline: Timeline) -> Hypothesis:
+    cause = Hypothesis("exploding-gradients")
+    cause.action = "Clip the gradient norm before each step; scale initialisation or residual branches by depth."
+    cause.next_experiment = (
+        "Run with clip_grad_norm_(model.parameters(), 1.0): the norm before clipping shows the growth."
+    )
+    norms = growth.norms(timeline, before)
+    if began.huge:
+        cause.supports(began.text, 3, *began.evidence)
+        cause.whys.append(Why("How large were gradients at first?", wording.sentence(began.text), "", began.evidence))
+    if norms is None:
+        cause.lacks("gradient norms before the incident")
+    elif norms.grew or norms.peak.value >= growth.HUGE:
+        peak = norms.peak
+        text = f"the gradient norm went from {norms.typical:.3g} to {peak.value:.3g} by step {peak.step:,}"
+        cause.supports(text, 1.5 + 0.5 * min(norms.gradual, 4), norms.first.evidence, norms.peak.evidence)
+        cause.whys.append(Why("Why did it overflow?", wording.sentence(text), "", cause.evidence))
+        if not began.huge:
+            updates_came_first(cause, norms, before, timeline)
+    elif norms.flat and not began.huge:
+        text = f"the gradient norm stayed near {norms.typical:.3g} until step {norms.last.step:,}"
+        cause.contradicts(text, 2, norms.last.evidence)
+    _by_depth(cause, before, timeline)
+    if (evidence := _in_the_data(violation)) != "":
+        cause.contradicts("it began in the data", 2, evidence)
+    return cause
+
+
+def _by_depth(cause: Hypothesis, before: int, timeline: Timeline) -> None:
+    profile = growth.profile(timeline, before)
+    if profile is None or profile.per_block < 2 or not cause.support:
+        return
+    text = (
+        f"gradients grow {profile.per_block:.1f}x per block, from {profile.low.value:.2g} ({profile.low.name}) "
+        f"to {profile.high.value:.2g} ({profile.high.name})"
+    )
+    evidence = (profile.low.evidence, profile.high.evidence)
+    cause.supports(text, 1.5, *evidence)
+    cause.whys.append(Why("Why are they that large?", wording.sentence(text), profile.high.name, evidence))
+
+
+def updates_came_first(cause: Hypothesis, norms: growth.Norms, before: int, timeline: Timeline) -> None:
+    """Speaks against gradients as the origin where large updates came before they grew."""
+    updates = growth.updates(timeline, before)
+    if updates is None or updates.first_big is None or norms.first.value >= growth.HUGE:
+        return
+    grown = next(
+        (p.step for p in timeline.norms.until(before) if p.value >= growth.GROWN / 10 * norms.first.value),
+        None,
+    )
+    big = updates.first_big
+    if grown is None or big.step <= grown:
+        text = f"updates were {big.value:.2g} of the weights in step {big.step:,}, before gradients grew"
+        cause.contradicts(text, 2, big.evidence)
