@@ -118,6 +118,16 @@ def updates(story: Story, rank: int = 0) -> dict[int, int]:
     return found
 
 
+def resumed_at(story: Story, rank: int = 0) -> int:
+    """The step of the checkpoint that the run goes on from; 0 where it begins anew."""
+    steps = [
+        whole(event.fields.get("step"))
+        for event in story.events("checkpoint", rank)
+        if event.fields.get("op") == "load" and event.step == 0
+    ]
+    return max(steps, default=0)
+
+
 def over(story: Story, rank: int = 0) -> bool:
     """Whether the run came to its end by itself: no exception, no signal, no interruption."""
     if not story.events("exit", rank) or story.events("exception", rank):

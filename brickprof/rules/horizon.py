@@ -20,7 +20,7 @@ from brickprof.rules.schedules import Schedule, schedules, stepped
 from brickprof.rules.story import Story, Track
 
 CONTRACT = "C-COSINE-001"
-_FOLLOW = frozenset({"plateau", "not-learning", "slow-learning", "overfitting", "underfitting"})
+_FOLLOW = frozenset({"plateau", "not-learning", "slow-learning", "small-updates", "overfitting", "underfitting"})
 _FALLING = frozenset({"CosineAnnealingLR", "OneCycleLR", "LinearLR", "PolynomialLR", "LambdaLR", "by hand"})
 _TURNS_ROUND = frozenset({"CosineAnnealingLR"})
 _MEANT_TO_TURN = frozenset({"CosineAnnealingWarmRestarts", "CyclicLR", "ReduceLROnPlateau"})

@@ -206,7 +206,7 @@ def _violation(found: list[Mismatch], optimizers: int) -> Violation:
 def _explains(found: list[Mismatch]) -> frozenset[str]:
     whats = {"plateau", "not-learning", "slow-learning", "spike", "overfitting"}
     if any(miss.name in ("lr", "beta2", "beta1", "eps", "optimizer") for miss in found):
-        whats |= {"diverged", "nonfinite", "exploding"}
+        whats |= {"diverged", "nonfinite", "exploding", "small-updates"}
     return frozenset(whats)
 
 

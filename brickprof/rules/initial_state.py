@@ -75,8 +75,8 @@ def _violation(
     sure = bool(stale) or cls in _KNOWN
     fresh = bool(stale) or whole(event.fields.get("count"), 1) <= 1
     return Violation(
-        CONTRACT, "optimizer-state", Severity.ERROR if sure else Severity.INFO, symptom, event.step, event.step, "", "optimizer", event.rank,
-        (event.id,), {"question": "Is the first update made of the gradients?",
+        CONTRACT, "optimizer-state", Severity.ERROR if sure else Severity.INFO, symptom, event.step, event.step, "",
+        "optimizer", event.rank, (event.id,), {"question": "Is the first update made of the gradients?",
                       "asked": "What was the first update made of?", "tensor": tensor.name},
         "optimizer-state-uninitialised", 0.95 if stale else 0.85 if fresh else 0.6, _FOLLOW,
         (Because("Why is the first update wrong?", finding, "", (event.id,)),),

@@ -20,7 +20,7 @@ from brickprof.rules.schedules import Schedule, rates, schedules, second_epoch, 
 from brickprof.rules.story import Story, Track
 
 CONTRACT = "C-COSINE-001"
-FOLLOW = frozenset({"plateau", "not-learning", "slow-learning", "underfitting"})
+FOLLOW = frozenset({"plateau", "not-learning", "slow-learning", "small-updates", "underfitting"})
 
 
 class CosineSchedule:
