@@ -27,7 +27,7 @@ class Flowers(Dataset):
 
     def __init__(self, per_class=120):
         generator = torch.Generator().manual_seed(0)
-        centres = 1.5 * torch.randn(CLASSES, 16, generator=generator)
+        centres = 0.6 * torch.randn(CLASSES, 16, generator=generator)
         self.labels = torch.arange(CLASSES).repeat_interleave(per_class)
         self.values = centres[self.labels] + torch.randn(len(self.labels), 16, generator=generator)
 
