@@ -7,7 +7,6 @@ of its epochs was used up; the arithmetic is in it.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Verdict, Violation
@@ -51,7 +50,7 @@ def _arithmetic(story: Story, rank: int, made: int) -> tuple[str, int, tuple[str
     """Why the data holds no more steps than were made: in words, in steps an epoch, and where it is written."""
     asked = declared.settings(story)
     loader = _loader(story, rank)
-    accumulation = declared.amount(declared.only(asked, "accumulation")) or float(_micros(story, rank))
+    accumulation = declared.amount(declared.only(asked, "accumulation")) or float(micros(story, rank)[1])
     epochs = declared.amount(declared.only(asked, "epochs")) or _epochs(story, rank)
     samples = declared.amount(declared.only(asked, "samples")) or (
         number(loader.fields.get("samples")) if loader else None
@@ -96,13 +95,15 @@ def _loader(story: Story, rank: int) -> Event | None:
     return trained[0] if trained else None
 
 
-def _micros(story: Story, rank: int) -> int:
-    """Backwards in an update, as far as it was looked at."""
+def micros(story: Story, rank: int) -> tuple[int, int]:
+    """In how many steps losses were looked at, and how many backwards the usual one of them has."""
     most: dict[int, int] = {}
     for event in story.events("loss", rank):
         most[event.step] = max(most.get(event.step, 0), whole(event.fields.get("micro")) + 1)
-    counts: list[Any] = sorted(most.values())
-    return counts[len(counts) // 2] if counts else 1
+    if len(most) > 1:
+        most.pop(max(most))  # the last may not be over
+    counts = sorted(most.values())
+    return len(counts), counts[len(counts) // 2] if counts else 1
 
 
 def _epochs(story: Story, rank: int) -> float | None:
