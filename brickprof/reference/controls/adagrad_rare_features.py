@@ -7,7 +7,7 @@ TRUTH = {
     "id": "adagrad-rare-features",
     "title": "logistic regression with Adagrad on rare features",
     "family": "other",
-    "trap": "effective steps of Adagrad shrink all the time; some columns are zero in most batches; all weights begin at zero",
+    "trap": "the steps of Adagrad shrink all the time; columns are zero in most batches; all weights begin at zero",
     "needs": "cpu",
 }
 

@@ -10,7 +10,7 @@ TRUTH = {
     "id": "cnn-batchnorm-cosine",
     "title": "batch norm, momentum, cosine by epoch",
     "family": "cnn",
-    "trap": "the learning rate ends near zero and changes only once an epoch; some statistics are not learnt by gradient",
+    "trap": "the learning rate ends near zero and changes only once an epoch; running statistics have no gradient",
     "needs": "cpu",
 }
 
@@ -67,6 +67,5 @@ if __name__ == "__main__":
             loss.backward()
             optimizer.step()
         scheduler.step()
-        print(
-            f"epoch {epoch} loss {loss.item():.4f} accuracy {accuracy(net, test):.3f} lr {scheduler.get_last_lr()[0]:.4f}"
-        )
+        lr = scheduler.get_last_lr()[0]
+        print(f"epoch {epoch} loss {loss.item():.4f} accuracy {accuracy(net, test):.3f} lr {lr:.4f}")

@@ -1,5 +1,7 @@
 """No optimizer at all: weights are plain tensors in a list, moved by hand with a momentum written out."""
 
+from itertools import pairwise
+
 import torch
 
 TRUTH = {
@@ -13,7 +15,7 @@ TRUTH = {
 
 def init(sizes):
     weights = []
-    for a, b in zip(sizes, sizes[1:], strict=False):
+    for a, b in pairwise(sizes):
         weights.append((torch.randn(a, b) * (2 / a) ** 0.5).requires_grad_())
         weights.append(torch.zeros(b, requires_grad=True))
     return weights

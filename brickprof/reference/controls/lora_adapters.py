@@ -1,4 +1,4 @@
-"""Low-rank adapters in a frozen network. Their second factor begins at zero, so the first one has no gradient at first."""
+"""Low-rank adapters in a frozen network. The second factor begins at zero, so the first has no gradient at first."""
 
 import torch
 import torch.nn.functional as F

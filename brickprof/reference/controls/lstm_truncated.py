@@ -1,4 +1,4 @@
-"""An LSTM reads an endless periodic text in windows; the state is carried on and cut off from the graph between them."""
+"""An LSTM reads a periodic text in windows; the state is carried on and cut off from the graph between them."""
 
 import torch
 from torch import nn

@@ -42,9 +42,7 @@ def main():
         loss.backward()
         optimizer.step()
         if update % 10 == 0:
-            print(
-                f"update {update} loss {loss.item():+.4f} return {returns[0].mean().item():.2f} of {HORIZON - LENGTH + 2}"
-            )
+            print(f"update {update} loss {loss.item():+.4f} return {returns[0].mean().item():.2f}")
 
 
 if __name__ == "__main__":

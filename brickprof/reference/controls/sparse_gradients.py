@@ -11,7 +11,7 @@ TRUTH = {
     "trap": "gradients are sparse tensors; most rows of a table do not move in a step",
     "needs": "cpu",
 }
-USERS, ITEMS, WIDTH = 300, 200, 8
+USERS, ITEMS, WIDTH = 80, 60, 8
 
 
 class Recommender(nn.Module):
@@ -19,8 +19,8 @@ class Recommender(nn.Module):
         super().__init__()
         self.users = nn.Embedding(USERS, WIDTH, sparse=True)
         self.items = nn.Embedding(ITEMS, WIDTH, sparse=True)
-        nn.init.normal_(self.users.weight, std=0.6)
-        nn.init.normal_(self.items.weight, std=0.6)
+        nn.init.normal_(self.users.weight, std=0.4)
+        nn.init.normal_(self.items.weight, std=0.4)
         self.mix = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, 1))
 
     def forward(self, user, item):
