@@ -12,14 +12,43 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     optimizer_created  optimizer, cls, groups [{tensors, ...hyperparameters}]
     loss         value, micro, site, scale, dtype, grad_fn, training, shape
     losses       steps, micros, values, times     losses of brisk steps whose other facts were not written
-    grad         point, tensors, l2, absmax, at, nonfinite [{tensor, nan, inf}], scale, micro
+    grad         point, tensors, l2, absmax, at, nonfinite [{tensor, nan, inf}], scale, micro, zero [tensors whose
+                 gradient is all zero], zeros (how many), missing [trainable tensors without a gradient]
     clip         norm, max_norm, norm_type, tensors, how (norm|value)
     zero_grad    optimizer | model, to_none
     optimizer    optimizer, lr [per group], skipped, count
     hyperparameters    optimizer, groups          when they first appear and when they change
     schedule     cls, optimizer, lr, count
     scaler       op (unscale|step|update), scale, found_inf, skipped
-    batch        loader, wait_ns, fingerprint, size, count
+    batch        loader, wait_ns, fingerprint, size, count, samples (rows), epoch (how often the loader was started
+                 before), index (position in the epoch), sampler_epoch; of the first tensor of floats: nan, inf, mean,
+                 std, absmax, looked (elements)
+    criterion    name (cross_entropy|nll|mse|bce|bce_logits|kl_div|l1|...), value (None for reduction none), reduction,
+                 classes, rows, shapes, dtype, grad, training, site, calls; in some steps, of a few rows:
+                 input {min, max, absmax, mean, std, finite, nonnegative, constant, sums_to_one, log_distribution},
+                 target {dtype, min, max, distinct, finite, ignored, looked}. With grad False: the mean of one
+                 loss function over an evaluation pass
+    evaluation   model, training (the mode it ran in), sensitive (has dropout or batch-norm), mixed (how many of them
+                 were in training mode), forwards, rows, loss (mean, or None), frequent (runs in every step: part of the
+                 training). One per pass with gradients off, of the step it began in
+    loader       loader, train, cls, sampler, shuffles, batch_size, batches, samples, drop_last, workers, dataset,
+                 replicas, shard
+    moments      optimizer, cls, count (updates done), dtype, tensors [{tensor, m_error, v_error, v_min, stale}]
+    origin       op (autograd node), kind (log-of-zero|log-of-negative|division-by-zero|root-of-negative|overflow|
+                 empty-softmax|input|weights|unknown), inputs [{name, min, max, zeros, nan, inf, numel}], depth (nodes
+                 from the loss), nodes, tensor and brick (of weights)
+    units        brick, activation (ReLU|Tanh|Sigmoid), units, rows, dead (share of units), saturated (share of values)
+    held         optimizer, tensors, held (not found cleared before any backward of the step), zeroed (zero_grad
+                 calls since the last such event), updates (since then)
+    applied      optimizer, coefficient, before, after, tensors, scale, blocks [[brick, coefficient]] where they differ
+    tied         model, tensors, names, declared, same_storage, same_parameter, equal
+    checkpoint   op (save|load), file, bytes, models, tensors, optimizer, moments, scheduler, scaler, rng, step, keys
+    restored     what (model|optimizer|scheduler|scaler), cls, tensors, expected, missing, unexpected, names, strict,
+                 moments, count, lr, optimizer
+    collective   op, seq (per group), group, ranks, numel, dtype, asynchronous, waited, phase (open|done|wait|orphaned),
+                 site, ns
+    syncs        count, device (of tensors on a device), sites [[file:line, n]]      the script's host reads, sampled steps
+    retained     graphs (of losses of earlier steps, alive), since, looked
     mode         model, training, mixed
     activation   block outputs that are not finite: brick, nan, inf, numel, dtype, phase, inputs_finite
     weight       weights that are not finite after an update: nonfinite [{tensor, nan, inf}]

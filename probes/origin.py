@@ -34,7 +34,7 @@ class OriginProbe(Probe):
 
     def loss_broken(self, loss: torch.Tensor) -> None:
         session = self.session
-        if self._told >= _MOST or session.step < self._not_before or session.recomputes or hands_off():
+        if self._told >= _MOST or session.step < self._not_before or hands_off():
             return
         self._told += 1
         self._not_before = session.step + _APART

@@ -39,7 +39,7 @@ class UnitsProbe(Probe):
 
     def backward_begin(self, losses: Any, upstream: Any) -> None:
         session = self.session
-        if not session.on.full or session.steps.backwards > 1 or session.recomputes or hands_off():
+        if not session.on.full or session.steps.backwards > 1 or hands_off():
             return
         start = time.perf_counter_ns()
         found: list[_Found] = []

@@ -20,7 +20,7 @@ LEVELS = ("light", "standard", "deep")
 
 ONE_PROCESS = (
     "by_hand", "eager1", "eager2", "accumulation", "checkpointing", "workers",
-    "amp", "gan", "lbfgs", "sparse",
+    "amp", "gan", "lbfgs", "sparse", "resumed",
 )  # fmt: skip
 
 
@@ -45,7 +45,9 @@ def watched(level: str, out: Path, modes: tuple[str, ...], cwd: Path) -> dict[st
 @pytest.mark.parametrize(
     ("modes", "models"),
     [
-        pytest.param(ONE_PROCESS, {"GPT", "Regressor", "Painter", "Critic", "Curve", "Follower", "Bag"}, id="one"),
+        pytest.param(
+            ONE_PROCESS, {"GPT", "Regressor", "Painter", "Critic", "Curve", "Follower", "Bag", "Voter"}, id="one"
+        ),
         pytest.param(("compiled1", "compiled2"), {"Residual"}, id="compiled"),
         pytest.param(("ddp",), {"GPT"}, id="ddp"),
     ],

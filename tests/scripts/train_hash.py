@@ -7,6 +7,7 @@ and torch's global switches. It knows nothing of brickprof: that is the point.
 """
 
 import hashlib
+import io
 import os
 import random
 import socket
@@ -244,6 +245,46 @@ def sparse():
     return [model], optimizers, losses
 
 
+class Voter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2))
+        self.vote = nn.Linear(32, 4)
+
+    def forward(self, x):
+        return self.vote(checkpoint(self.body, x, use_reentrant=False) if x.requires_grad else self.body(x))
+
+
+def resumed():
+    """Evaluation in between (dropout on: it draws), a checkpoint, a resume, a loss that is not finite, host reads."""
+    model, losses, total = Voter(), [], 0.0
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    for step in range(2 * STEPS):
+        x = torch.randn(16, 8, requires_grad=step % 2 == 0)
+        y = x.detach()[:, :4].argmax(1)
+        loss = F.cross_entropy(model(x), y)
+        if step in (5, 6):
+            loss = loss + torch.log(torch.relu(model(x)).min())
+        optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+        if bool(torch.isfinite(loss)):
+            optimizer.step()
+        schedule.step()
+        total = total + loss
+        losses.append(float(loss))
+        if step % 4 == 3:
+            with torch.no_grad():
+                losses.append(F.nll_loss(torch.log_softmax(model(x), 1), y).item())
+            stored = io.BytesIO()
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, stored)
+            stored.seek(0)
+            again = torch.load(stored)
+            model.load_state_dict(again["model"])
+            optimizer.load_state_dict(again["optimizer"])
+    return [model], [optimizer], [*losses, total]
+
+
 MODES = {
     "eager1": lambda: eager(threads=1),
     "eager2": lambda: eager(threads=2),
@@ -257,6 +298,7 @@ MODES = {
     "lbfgs": lbfgs,
     "by_hand": by_hand,
     "sparse": sparse,
+    "resumed": resumed,
 }
 
 

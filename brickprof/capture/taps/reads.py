@@ -17,11 +17,15 @@ from brickprof.capture import sites
 _NAMES = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__", "cpu")
 _wrapped: list[str] = []
 found: dict[str, int] = {}
+device = 0
+"""How many of the reads were of a tensor on a device: each of them waited for it."""
 
 
 def watch() -> None:
     """From now on reads are counted."""
+    global device
     found.clear()
+    device = 0
     if _wrapped:
         return
     for name in _NAMES:
@@ -43,28 +47,30 @@ def _counting(original: Any, name: str) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         if not moves or not self.is_cpu:
-            _count()
+            _count(on_host=self.is_cpu)
         return result
 
     call.__name__ = name
     return call
 
 
-def _count() -> None:
+def _count(*, on_host: bool) -> None:
+    global device
     with contextlib.suppress(Exception):
-        site = _reader()
+        site = _reader(on_host)
         if site:
             found[site] = found.get(site, 0) + 1
+            device += not on_host
 
 
-def _reader() -> str:
-    """The user's line that reads, or nothing where we do."""
+def _reader(on_host: bool) -> str:
+    """The user's line that reads; nothing where we do, or where torch reads a number that it keeps on the host."""
     frame = sys._getframe(3)
     while frame is not None:
         name = frame.f_code.co_filename
         if sites.users(name):
             return sites.line(frame)
-        if sites.ours(name):
+        if on_host or sites.ours(name):
             return ""
         frame = frame.f_back  # type: ignore[assignment]
     return ""
