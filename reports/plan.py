@@ -27,9 +27,8 @@ def render(document: Document, opinion: Opinion, console: Console) -> None:
     for judged in opinion.judged:
         _contract(judged, console)
     for key, near in opinion.misspelt:
-        console.print(
-            Text(f"  ! {document.at(key)}: {clean(key)} is not a setting anybody knows. Did you mean {near}?", "yellow")
-        )
+        text = f"  ! {document.at(key)}: {clean(key)} is not a setting anybody knows. Did you mean {near}?"
+        console.print(Text(text, "yellow"), soft_wrap=True)
     if opinion.unknown:
         names = ", ".join(clean(key) for key in opinion.unknown[:12])
         more = f" and {len(opinion.unknown) - 12} more" if len(opinion.unknown) > 12 else ""
