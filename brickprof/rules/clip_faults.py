@@ -355,7 +355,9 @@ def _told(
     kind: str, story: Story, over: Sequence[Look], told: Sequence[Look], bound: float, declared: Declared | None
 ) -> Fault:
     worst = max(over, key=_after)
-    source = f"{declared.key}: {declared.value:g} is declared" if declared is not None else f"the bound is {bound:g}"
+    source = f"the bound is {bound:g}"
+    if declared is not None:
+        source = f"a bound of {declared.value:g} is declared ({declared.key})"
     reason = _REASONS[kind].format(looked=wording.count(len(told), "looked-at update"))
     symptom = f"{source}, and gradients of norm {_after(worst):.3g} were applied in step {worst.step:,}: {reason}"
     evidence = tuple(dict.fromkeys(identity for look in (over[0], worst) for identity in look.evidence))

@@ -53,11 +53,12 @@ def stacks(story: Story, grid: Grid) -> list[Stack]:
 
 
 def _matrices(story: Story, grid: Grid) -> list[int]:
-    shapes = _shapes(story, grid.rank)
-    return [place for place, name in enumerate(grid.tensors) if len(shapes.get(name, ())) >= 2]
+    known = shapes(story, grid.rank)
+    return [place for place, name in enumerate(grid.tensors) if len(known.get(name, ())) >= 2]
 
 
-def _shapes(story: Story, rank: int) -> dict[str, tuple[int, ...]]:
+def shapes(story: Story, rank: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter, by its name with and without its model's."""
     found: dict[str, tuple[int, ...]] = {}
     for event in story.events("tensor", rank):
         shape, name = event.fields.get("shape"), str(event.fields.get("name", ""))
@@ -74,17 +75,15 @@ def _numbered(story: Story, grid: Grid) -> list[Stack]:
         if match:
             layers = rows.setdefault(match["stack"], {})
             layers.setdefault(int(match["layer"]), {})[match["rest"]] = place
-    shapes = _shapes(story, grid.rank)
-    found = [_stack(name, layers, shapes, grid) for name, layers in rows.items()]
+    known = shapes(story, grid.rank)
+    found = [_stack(name, layers, known, grid) for name, layers in rows.items()]
     return [stack for stack in found if stack is not None]
 
 
-def _stack(
-    name: str, layers: dict[int, dict[str, int]], shapes: dict[str, tuple[int, ...]], grid: Grid
-) -> Stack | None:
+def _stack(name: str, layers: dict[int, dict[str, int]], known: dict[str, tuple[int, ...]], grid: Grid) -> Stack | None:
     """The layers that have the same matrices: the most common kind of layer."""
     kinds = {
-        number: tuple(sorted((rest, shapes[grid.tensors[place]]) for rest, place in members.items()))
+        number: tuple(sorted((rest, known[grid.tensors[place]]) for rest, place in members.items()))
         for number, members in layers.items()
     }
     common, times = Counter(kinds.values()).most_common(1)[0]
@@ -98,12 +97,12 @@ def _stack(
 
 def _in_order(story: Story, grid: Grid) -> list[Stack]:
     """Without numbered layers: all matrices of one size, in the order in which their blocks run."""
-    shapes = _shapes(story, grid.rank)
+    known = shapes(story, grid.rank)
     matrices = _matrices(story, grid)
     if not matrices:
         return []
-    common = Counter(math.prod(shapes[grid.tensors[place]]) for place in matrices).most_common(1)[0][0]
-    alike = [place for place in matrices if math.prod(shapes[grid.tensors[place]]) == common]
+    common = Counter(math.prod(known[grid.tensors[place]]) for place in matrices).most_common(1)[0][0]
+    alike = [place for place in matrices if math.prod(known[grid.tensors[place]]) == common]
     deep = {place: story.depth.of(grid.bricks[place]) for place in alike}
     if len(alike) < _FEWEST or any(depth is None for depth in deep.values()):
         return []

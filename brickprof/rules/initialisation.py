@@ -1,0 +1,260 @@
+"""C-INIT-001: a model starts where it can learn: weights random, signals and the first loss of a fitting size.
+
+Enters: the story's first looks: weights, block outputs, the first loss against what guessing costs. Leaves: one result;
+broken are weights that are all zero or all the same (every unit stays alike), weights that follow a wave, outputs that
+grow from layer to layer, and a first loss far above that of a model that knows nothing. Large inputs and loaded weights
+are other matters, and not judged here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from brickprof.contracts.schema import Contract
+from brickprof.contracts.verdicts import Because, ContractResult, Severity, Verdict, Violation
+from brickprof.records import Event
+from brickprof.rules import wording
+from brickprof.rules.layers import shapes, steadiness
+from brickprof.rules.names import number, whole
+from brickprof.rules.story import Grid, Story
+
+CONTRACT = "C-INIT-001"
+_FOLLOWS = frozenset(
+    {"nonfinite", "exploding", "diverged", "spike", "not-learning", "plateau", "no-gradient", "gradient-growth",
+     "gradient-decay", "dead", "saturated", "input-scale"}
+)  # fmt: skip
+_FEWEST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    symptom: str
+    why: str
+    evidence: tuple[str, ...]
+    action: str
+    asked: str = "How did the model start?"
+    brick: str = ""
+    certainty: float = 0.9
+    step: int = 0
+    severity: Severity = Severity.WARNING
+
+
+class Initialisation:
+    contract = CONTRACT
+
+    def judge(self, story: Story, contract: Contract) -> ContractResult:
+        threshold = "random weights, a first loss near that of guessing"
+        if not story.trained:
+            return ContractResult(CONTRACT, Verdict.VACUOUS, "", threshold, "no training was observed")
+        rank = story.ranks[0]
+        if _loaded(story, rank):
+            why = "weights were loaded: the run does not start from an initialisation"
+            return ContractResult(CONTRACT, Verdict.NOT_EVALUATED, "", threshold, why)
+        first = _first_loss(story, rank)
+        fault = (
+            _alike(story, rank, contract)
+            or _wave(story, rank, contract)
+            or _growing_outputs(story, rank, contract)
+            or _high_loss(story, rank, first, contract)
+        )
+        if fault is not None:
+            violation = _violation(fault, rank)
+            return ContractResult(CONTRACT, Verdict.FAIL, fault.symptom, threshold, fault.symptom, (violation,))
+        if not len(story.grid("weight", rank)) and first is None:
+            why = "neither weights nor a classification loss were looked at in the first steps"
+            return ContractResult(CONTRACT, Verdict.NOT_EVALUATED, "", threshold, why)
+        observed = f"first loss {first[1]:.3g}, guessing costs {first[2]:.3g}" if first else "weights differ, no wave"
+        return ContractResult(CONTRACT, Verdict.PASS, observed, threshold)
+
+
+def _loaded(story: Story, rank: int) -> bool:
+    loads = [event for event in story.events("checkpoint", rank) if event.fields.get("op") == "load"]
+    return bool(loads or story.events("restored", rank))
+
+
+def _violation(fault: Fault, rank: int) -> Violation:
+    return Violation(
+        CONTRACT, "initialisation", fault.severity, fault.symptom, 0, fault.step, fault.brick, "block", rank,
+        fault.evidence, {"question": "How did the model start?", "asked": fault.asked},
+        cause="bad-initialisation", certainty=fault.certainty, explains=_FOLLOWS, static=True, action=fault.action,
+        whys=(Because("What is wrong with the start?", fault.why, fault.brick, fault.evidence),),
+        experiment="Leave torch's own initialisation of these layers in place and compare the first ten losses.",
+    )  # fmt: skip
+
+
+# -- weights that do not differ
+
+
+def _alike(story: Story, rank: int, contract: Contract) -> Fault | None:
+    """Matrices that are zero and stay so, or whose elements all started as one number."""
+    grid = story.grid("weight", rank)
+    matrices = _matrices(story, grid)
+    if not matrices:
+        return None
+    zero = [place for place in matrices if _stays_zero(grid, place, contract)]
+    equal = [place for place in matrices if _constant(grid, place, contract)]
+    found, what = (zero, "zero") if len(zero) >= len(equal) else (equal, "one and the same number")
+    if len(found) < 2 or len(found) < 0.5 * len(matrices):
+        return None
+    names = ", ".join(grid.tensors[place] for place in found[:3])
+    evidence = tuple(grid.evidence(0, place) for place in found[:3])
+    return Fault(
+        f"the weights of {wording.count(len(found), 'matrix', 'matrices')} ({names}) start as {what}",
+        "All units of such a layer compute the same and get the same gradient, or none: nothing makes them differ.",
+        evidence, "Draw weights at random (kaiming_uniform_, normal_ with std 0.02); only biases may start at zero.",
+        brick=grid.bricks[found[0]].path, step=_seen(grid, contract),
+        asked="Why do the weights not move?" if what == "zero" else "Why are the units alike?",
+        certainty=0.95, severity=Severity.ERROR,
+    )  # fmt: skip
+
+
+def _seen(grid: Grid, contract: Contract) -> int:
+    return int(grid.steps[min(len(grid.steps) - 1, int(contract.threshold("looks")) - 1)])
+
+
+def _matrices(story: Story, grid: Grid) -> list[int]:
+    known = shapes(story, grid.rank)
+    trained = {tensor.name for tensor in story.names.tensors(grid.rank) if story.names.trained(grid.rank, tensor)}
+    return [
+        place for place, name in enumerate(grid.tensors)
+        if len(known.get(name, ())) >= 2 and math.prod(known[name]) >= 16
+        and (name in trained or name.partition(".")[2] in trained)
+    ]  # fmt: skip
+
+
+def _stays_zero(grid: Grid, place: int, contract: Contract) -> bool:
+    sizes = grid.l2[:, place]
+    looked = sizes[np.isfinite(sizes)]
+    return len(looked) >= contract.threshold("looks") and not looked.any()
+
+
+def _constant(grid: Grid, place: int, contract: Contract) -> bool:
+    if not len(grid) or grid.steps[0] > 2:
+        return False
+    rms, mean = grid.rms[0, place], grid.mean[0, place]
+    return bool(rms > 0 and 1 - (mean / rms) ** 2 < contract.threshold("spread"))
+
+
+# -- weights that follow a wave
+
+
+def _wave(story: Story, rank: int, contract: Contract) -> Fault | None:
+    """A sine has its largest value at sqrt(2) of its root mean square; uniform weights at sqrt(3), normal ones at 3."""
+    grid = story.grid("weight", rank)
+    if not len(grid) or grid.steps[0] > 2:
+        return None
+    known = shapes(story, rank)
+    large = [place for place in _matrices(story, grid) if math.prod(known[grid.tensors[place]]) >= 256]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        crest = grid.absmax[0] / grid.rms[0]
+    waves = [place for place in large if abs(crest[place] / math.sqrt(2) - 1) < contract.threshold("crest")]
+    if len(waves) < 2 or len(waves) < 0.5 * len(large):
+        return None
+    shown = f"{crest[waves[0]]:.3f}"
+    return Fault(
+        f"{len(waves):,} of {wording.count(len(large), 'weight matrix', 'weight matrices')} start as a wave: their "
+        f"largest value is {shown} times their root mean square",
+        "That is sqrt(2), a sine's. Random weights have 1.73 (uniform) or about 3 to 5 (normal); neighbours in a wave "
+        "are alike, so units are.",
+        tuple(grid.evidence(0, place) for place in waves[:3]),
+        "Draw weights at random instead of computing them from their index.",
+        brick=grid.bricks[waves[0]].path, certainty=0.85, step=int(grid.steps[0]),
+    )  # fmt: skip
+
+
+# -- outputs that grow from layer to layer
+
+
+def _growing_outputs(story: Story, rank: int, contract: Contract) -> Fault | None:
+    grid = story.grid("activation", rank)
+    if not len(grid) or grid.steps[0] > 2:
+        return None
+    ordered = _in_order(story, grid)
+    sizes = np.asarray([grid.rms[0, place] for place in ordered])
+    sizes = np.where(np.isfinite(sizes) & (sizes > 0), sizes, np.nan)
+    if np.isfinite(sizes).sum() < _FEWEST or steadiness(sizes) < contract.threshold("steady"):
+        return None
+    low, high = int(np.nanargmin(sizes)), int(np.nanargmax(sizes))
+    factor = float(sizes[high] / sizes[low])
+    if factor < contract.threshold("output_growth") or sizes[high] < contract.threshold("large_output"):
+        return None
+    names = [grid.bricks[ordered[place]].path for place in (low, high)]
+    evidence = tuple(grid.evidence(0, ordered[place]) for place in (low, high))
+    per_layer = factor ** (1 / max(1, high - low))
+    return Fault(
+        f"outputs grow {per_layer:.2g}x per layer before any update: {sizes[low]:.2g} ({names[0]}) to "
+        f"{sizes[high]:.2g} ({names[1]})",
+        _scale_text(story, rank), evidence,
+        "Scale weights by their fan-in (kaiming or xavier), and residual branches by 1/sqrt(2 layers).",
+        brick=names[1], step=int(grid.steps[0]),
+    )  # fmt: skip
+
+
+def _in_order(story: Story, grid: Grid) -> list[int]:
+    """The innermost blocks in the order of the forward pass."""
+    paths = [brick.path for brick in grid.bricks]
+    inner = [
+        place for place, path in enumerate(paths)
+        if path and not any(other.startswith(f"{path}.") for other in paths)
+    ]  # fmt: skip
+    deep = {place: story.depth.of(grid.bricks[place]) for place in inner}
+    return sorted((place for place in inner if deep[place] is not None), key=lambda place: deep[place] or 0)
+
+
+def _scale_text(story: Story, rank: int) -> str:
+    """The gain of the matrix that is furthest from keeping a signal's size."""
+    grid, known = story.grid("weight", rank), shapes(story, rank)
+    gains = []
+    for place in _matrices(story, grid) if len(grid) else []:
+        fan_in = math.prod(known[grid.tensors[place]][1:])
+        gain = float(grid.rms[0, place]) * math.sqrt(fan_in)
+        if math.isfinite(gain):
+            gains.append((gain, place, fan_in))
+    if not gains:
+        return "The size of the weights was not recorded."
+    gain, place, fan_in = max(gains)
+    return (
+        f"{grid.tensors[place]} has a standard deviation of {float(grid.rms[0, place]):.3g} at a fan-in of {fan_in:,}: "
+        f"it multiplies a signal by about {gain:.2g}, where 1 to 2 keeps its size."
+    )
+
+
+# -- a first loss far above guessing
+
+
+def _first_loss(story: Story, rank: int) -> tuple[Event, float, float] | None:
+    """The first call of a classification loss: the record, its value, and what guessing costs."""
+    for event in story.events("criterion", rank):
+        value, classes = number(event.fields.get("value")), whole(event.fields.get("classes"))
+        if event.step > 0 or event.fields.get("grad") is False:
+            return None
+        mean = event.fields.get("reduction") == "mean"
+        if event.fields.get("name") in ("cross_entropy", "nll") and mean and classes >= 2 and value is not None:
+            return event, value, math.log(classes)
+    return None
+
+
+def _high_loss(story: Story, rank: int, first: tuple[Event, float, float] | None, contract: Contract) -> Fault | None:
+    if first is None:
+        return None
+    event, value, guess = first
+    given = event.fields.get("input")
+    spread = number(given.get("std")) if isinstance(given, dict) else None
+    high = value > contract.threshold("loss_factor") * guess and value > guess + contract.threshold("loss_above")
+    sizes = story.track("batch", "absmax", rank).finite().values[:4]
+    big_inputs = bool(len(sizes)) and float(np.median(sizes)) > contract.threshold("large_input")
+    if not (high or not math.isfinite(value)) or big_inputs or (spread is not None and spread < 2):
+        return None
+    shown = f", the outputs spread by {spread:.3g}" if spread is not None else ""
+    return Fault(
+        f"the first loss is {value:.4g}, and guessing costs {guess:.4g}",
+        f"{_scale_text(story, rank)} Before any update the model is sure of wrong answers{shown}.",
+        (event.id,), "Scale weights by their fan-in (std 0.02 or 1/sqrt(fan-in)); start the last layer small.",
+        brick="", certainty=0.88, step=event.step,
+    )  # fmt: skip
+
+
+RULE = Initialisation
