@@ -15,6 +15,7 @@ import pytest
 
 from brickprof.cli import doctor
 from brickprof.cli.app import main
+from brickprof.cli.zoo import MARK
 from brickprof.reference import zoo
 from brickprof.reference.keeper import Keeper, command
 from brickprof.reference.score import CRASHED, JUDGED, LOST, SKIPPED, TIMED_OUT, Outcome, judge, right_place
@@ -120,7 +121,7 @@ def test_the_place_is_the_brick_or_inside_it(found, bricks, right):
 
 
 def test_a_crash_of_its_own_is_never_right():
-    got = mark(FAULT, diagnosis=document(finding(), code=1), said="Traceback\nNameError: x\n")
+    got = mark(FAULT, diagnosis=document(finding(), code=1), said="Traceback\nNameError: x\n  9 contracts held\n")
     assert (got.state, got.detected, got.contract, got.root_cause) == (CRASHED, False, False, False)
     assert "exited 1" in got.why and "NameError: x" in got.why
     assert got.found["root_cause"] == "grad-clip-not-applied"
@@ -246,6 +247,21 @@ def test_specimens_are_named_after_their_files():
         assert specimen.path.stem == specimen.id.replace("-", "_")
 
 
+def test_there_are_controls_of_every_family_each_with_its_trap():
+    controls = zoo.controls().values()
+    assert len(controls) >= 40
+    assert {control.family for control in controls} == {"mlp", "cnn", "gpt", "lstm", "gan", "reference", "other"}
+    for control in controls:
+        assert control.healthy and control.trap, control.id
+        assert not control.may_crash, control.id
+
+
+def test_faults_say_what_is_true_of_them():
+    for fault in zoo.faults().values():
+        assert fault.contracts and fault.root_causes, fault.id
+        assert fault.kind in ("numeric", "silent", "performance", "process", "distributed"), fault.id
+
+
 # -- real runs
 
 
@@ -361,6 +377,15 @@ def test_the_command_runs_scores_and_misses_the_bar(cage, capsys):
 def test_the_command_meets_the_bar_on_quiet_controls_and_json_may_go_to_stdout(cage, capsys):
     assert main(["zoo", "--controls", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["tally"]["met"] is True
+
+
+def test_the_page_keeps_what_stands_before_the_mark(cage):
+    page = cage / "page.md"
+    page.write_text(f"# The zoo\n\n{MARK}\n\nold figures\n")
+    assert main(["zoo", "calm", "--markdown", str(page)]) == 0
+    text = page.read_text()
+    assert text.startswith(f"# The zoo\n\n{MARK}\n\n- healthy runs left alone: 1 of 1")
+    assert "old figures" not in text
 
 
 def test_nothing_that_can_run_here_is_nothing_to_judge(cage, capsys):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from brickprof.reference.score import Mark, Outcome
     from brickprof.reference.zoo import Specimen
 
+MARK = "<!-- from here on made by: brickprof zoo --markdown -->"
+
 
 def register(app: typer.Typer) -> None:
     app.command("zoo")(zoo)
@@ -169,10 +171,17 @@ def _report(marks: Sequence[Mark], console: Console, json_file: str | None, mark
         document = {"schema": 1, "tally": figures.to_dict(), "specimens": [mark.to_dict() for mark in marks]}
         _write(json_file, json.dumps(document, indent=2, allow_nan=False) + "\n")
     if markdown_file:
-        _write(markdown_file, board.markdown(marks, figures))
+        _write(markdown_file, _kept(markdown_file) + board.markdown(marks, figures))
     if not any(mark.counts for mark in marks):
         raise NothingToJudge("Nothing of what was asked for can run on this machine.")
     return 0 if figures.met else 1
+
+
+def _kept(file: str) -> str:
+    """What stands in ``file`` up to the mark behind which the tables belong; nothing where there is no such mark."""
+    there = Path(file).read_text("utf-8") if file != "-" and Path(file).is_file() else ""
+    before, mark, _ = there.partition(MARK)
+    return f"{before}{MARK}\n\n" if mark else ""
 
 
 def _list(chosen: Sequence[Specimen], console: Console, json_file: str | None) -> None:

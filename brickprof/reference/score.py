@@ -6,6 +6,7 @@ Leaves: a ``Mark``: detected or not, what was right, and what was found instead.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from brickprof.reference.zoo import Specimen
 
 JUDGED, CRASHED, TIMED_OUT, LOST, SKIPPED = "judged", "crashed", "timed out", "lost", "skipped"
 ALARMS = ("error", "warning")
+_RAISED = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
 _TOLD = ("contract", "root_cause", "confidence", "brick", "severity", "first_step", "detected_step", "symptom")
 
 
@@ -155,5 +157,7 @@ def _told(finding: dict[str, Any]) -> dict[str, Any]:
 
 
 def _last_line(said: str) -> str:
+    """What a run ended with: the exception where there is one, else the last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else "nothing was printed"
+    raised = [line for line in lines if _RAISED.match(line)]
+    return (raised or lines or ["nothing was printed"])[-1][:200]

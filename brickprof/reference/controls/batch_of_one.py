@@ -14,11 +14,11 @@ TRUTH = {
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(3, 24), nn.Softplus(), nn.Linear(24, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.03)
-smooth = None
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+direction, smooth = torch.tensor([[1.0], [-2.0], [1.5]]), None
 for step in range(900):
     x = torch.rand(1, 3) * 2 - 1
-    y = x.square().sum(1, keepdim=True) + 0.05 * torch.randn(1, 1)
+    y = torch.tanh(x @ direction) + 0.05 * torch.randn(1, 1)
     loss = (model(x) - y).square().mean()
     optimizer.zero_grad()
     loss.backward()
