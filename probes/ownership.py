@@ -3,7 +3,8 @@
 Enters: the moment before an update, in sampled steps. Leaves: an ``ownership`` event: trainable tensors that have a
 gradient and no optimizer (``unowned``), which of these moved all the same since the last look (``moved``), owned
 tensors without a gradient (``idle``) or outside every living model (``outside``), owned ones that want no gradient
-(``frozen``), and modules that carry an attribute ``requires_grad``, which freezes and frees nothing (``wished``).
+(``frozen``), and modules that carry an attribute ``requires_grad``, which freezes and frees nothing (``wished``). At
+the end, an ``unused`` event where optimizers were built and never stepped.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ class OwnershipProbe(Probe):
         self._looked = -1
         self._looks = 0
         self._marks: dict[int, tuple[int, float | None]] = {}
+        self._built = 0
+
+    def optimizer_built(self, optimizer: Any) -> None:
+        self._built += 1
+
+    def close(self) -> None:
+        if self._built and not self.session.updates:
+            self.session.fact("unused", {"optimizers": self._built}, always=True)
 
     def optimizer_begin(self, optimizer: Any) -> None:
         session = self.session

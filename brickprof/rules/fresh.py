@@ -1,0 +1,59 @@
+"""C-FRESH-TRAIN-001: a new training begins at step 0, whatever the weights were trained for before.
+
+Enters: a story. Leaves: a violation where a file's step came along with its weights, so that the loop was over before
+it began, or had only the rest of its steps.
+"""
+
+from __future__ import annotations
+
+from brickprof.contracts.schema import Contract
+from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
+from brickprof.rules import declared, outcomes
+from brickprof.rules.resumes import Resume, resumes
+from brickprof.rules.story import Story
+
+CONTRACT = "C-FRESH-TRAIN-001"
+
+
+class FreshTraining:
+    contract = CONTRACT
+
+    def judge(self, story: Story, contract: Contract) -> ContractResult:
+        rank = story.ranks[0] if story.ranks else 0
+        loads = [one for one in resumes(story, rank) if one.step > 0 and "model" in one.restored]
+        made = max(declared.updates(story, rank).values(), default=0)
+        if not loads:
+            if not story.trained:
+                return outcomes.vacuous(contract, "no training was observed")
+            return outcomes.held(contract, "the run begins at step 0", "step 0")
+        one = loads[-1]
+        wanted = declared.amount(declared.only(declared.settings(story), "max_steps"))
+        if not made and story.events("unused", rank) and declared.over(story, rank):
+            return outcomes.broken(contract, [_violation(rank, one, story, "no update was made")], "step 0")
+        rest = wanted is not None and made and made + one.step == wanted and "optimizer" not in one.restored
+        if rest and not one.certain and declared.over(story, rank):
+            text = f"only {made:,} of {wanted:,.0f} steps were made"
+            return outcomes.broken(contract, [_violation(rank, one, story, text)], "step 0")
+        return outcomes.held(contract, f"{made:,} updates after loading a file of step {one.step:,}", "step 0")
+
+
+def _violation(rank: int, one: Resume, story: Story, what: str) -> Violation:
+    finished = "optimizer" in one.restored
+    evidence = (one.load.id, *(event.id for event in story.events("unused", rank)), *declared.end(story, rank))
+    asked = declared.only(declared.settings(story), "max_steps")
+    limit = f", beyond the last step ({asked.key} {asked.value})" if asked is not None else ""
+    return Violation(
+        CONTRACT, "no-steps", Severity.WARNING if finished else Severity.ERROR,
+        f"{what}: the loaded file says step {one.step:,}{limit}", 0, 0, "", "step", rank, evidence,
+        {"question": "Why was nothing trained?", "asked": "Where did the run begin?"},
+        "resume-step-leaked", 0.6 if finished else 0.92, frozenset({"no-training", "sentinel", "exited"}),
+        (Because("Why did the loop not run?", f"Weights were taken from {one.load.fields.get('file') or 'a file'}, and "
+                 f"its step {one.step:,} with them; an optimizer was built, and the run ended without an error.", "",
+                 evidence),),
+        action="Begin at step 0 when weights are loaded for a new training; take the step only when the optimizer's "
+        "state is restored too.",
+        static=True,
+    )  # fmt: skip
+
+
+RULE = FreshTraining

@@ -1,0 +1,112 @@
+"""Resumes: a checkpoint that is loaded, what is restored from it, and the training that goes on.
+
+Enters: a story. Leaves: a ``Resume`` for each loaded file that training went on from. Whether it was meant as a resume
+(and not as weights to begin with) is certain where this very run had written the file, or the settings say so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from brickprof.records import Event
+from brickprof.rules import declared
+from brickprof.rules.declared import Optimizer
+from brickprof.rules.names import number, whole
+from brickprof.rules.story import Story
+
+_STATEFUL = (
+    "Adam",
+    "AdamW",
+    "NAdam",
+    "RAdam",
+    "Adamax",
+    "RMSprop",
+    "Adagrad",
+    "Adadelta",
+    "Adafactor",
+    "Lion",
+    "LBFGS",
+)
+_HOLDS_STATE = ("optim", "moment", "adam", "opt_state", "exp_avg")
+
+
+@dataclass(slots=True)
+class Resume:
+    load: Event
+    restored: dict[str, Event] = field(default_factory=dict)
+    """The last event of each kind (model, optimizer, scheduler, scaler) until the next file."""
+    certain: bool = False
+    update: Event | None = None
+    """The first update that was made afterwards."""
+    moments: Event | None = None
+    """The optimizer's memory in the first update afterwards that was looked at."""
+
+    @property
+    def step(self) -> int:
+        return whole(self.load.fields.get("step")) if self.load.fields.get("step") is not None else 0
+
+    @property
+    def holds_state(self) -> bool:
+        """Whether the file holds the optimizer's memory, in torch's form or another."""
+        keys = [str(key).lower() for key in self.load.fields.get("keys") or ()]
+        return bool(self.load.fields.get("optimizer")) or any(word in key for key in keys for word in _HOLDS_STATE)
+
+    @property
+    def forgot(self) -> bool:
+        """Whether the optimizer was seen to count from the beginning again."""
+        count = number(self.moments.fields.get("count")) if self.moments is not None else None
+        given = self.restored.get("optimizer")
+        lost = given is not None and bool(given.fields.get("moments")) and given.fields.get("count") == 0
+        return lost or (count is not None and count <= 1)
+
+
+def resumes(story: Story, rank: int) -> list[Resume]:
+    loads = [event for event in story.events("checkpoint", rank) if event.fields.get("op") == "load"]
+    found = []
+    for place, load in enumerate(loads):
+        until = loads[place + 1].seq if place + 1 < len(loads) else None
+        one = Resume(load, certain=_certain(story, rank, load))
+        for event in _between(story.events("restored", rank), load.seq, until):
+            one.restored[str(event.fields.get("what", ""))] = event
+        one.update = next(iter(_between(story.events("optimizer", rank), load.seq, until)), None)
+        one.moments = next(iter(_between(story.events("moments", rank), load.seq, until)), None)
+        found.append(one)
+    return found
+
+
+def _between(events: list[Event], first: int, until: int | None) -> list[Event]:
+    return [event for event in events if event.seq > first and (until is None or event.seq < until)]
+
+
+def _certain(story: Story, rank: int, load: Event) -> bool:
+    saves = [event for event in story.events("checkpoint", rank) if event.fields.get("op") == "save"]
+    begun = next((event.seq for event in story.events("optimizer", rank)), None)
+    ours = any(
+        begun is not None and begun < save.seq < load.seq
+        and save.fields.get("file") == load.fields.get("file")
+        and save.fields.get("step") == load.fields.get("step")
+        for save in saves
+    )  # fmt: skip
+    asked = [setting.value for setting in declared.settings(story).get("resume", [])]
+    return ours or any(value not in (None, "", False, "false", "none", "null", "scratch") for value in asked)
+
+
+def stateful(one: Optimizer) -> bool:
+    """Whether the optimizer remembers anything between updates."""
+    return one.cls in _STATEFUL or max(one.values("momentum"), default=0.0) > 0
+
+
+def rate_before(story: Story, rank: int, load: Event) -> tuple[float, str] | None:
+    """The learning rate of the last update before the file was loaded."""
+    events = [event for event in story.events("optimizer", rank) if event.seq < load.seq]
+    return _rate(events[-1]) if events else None
+
+
+def _rate(event: Event) -> tuple[float, str] | None:
+    listed = event.fields.get("lr")
+    rates = [rate for each in listed if (rate := number(each)) is not None] if isinstance(listed, list) else []
+    return (max(rates), event.id) if rates else None
+
+
+def rate_after(one: Resume) -> tuple[float, str] | None:
+    return _rate(one.update) if one.update is not None else None
