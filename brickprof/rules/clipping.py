@@ -8,7 +8,6 @@ never ran, ran too late, ran on other parameters, per block, on scaled gradients
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -110,10 +109,17 @@ def described(story: Story, fault: Fault, declared: Declared | None, contract: s
         {"question": "Why are the gradients not bounded?", "asked": fault.asked, "bound": fault.bound,
          "norm": worst.before, "exploded": exploded, "kind": fault.kind},
         cause=fault.cause, certainty=_certainty(fault, declared, exploded),
-        explains=RUNAWAY | {"clip-config"} if fault.cause == NOT_APPLIED else fault.explains,
+        explains=_explains(fault, exploded),
         whys=(*_growth_why(growth, exploded), *fault.whys), action=fault.action, experiment=fault.experiment,
         static=True,
     )  # fmt: skip
+
+
+def _explains(fault: Fault, exploded: bool) -> frozenset[str]:
+    if fault.cause != NOT_APPLIED:
+        return fault.explains
+    # Of gradients decades above the bound, everything else that the update did wrong is a detail.
+    return RUNAWAY | {"gradient-growth", "hyperparameters"} if exploded else RUNAWAY
 
 
 def _declaration(declared: Declared | None) -> tuple[str, ...]:
@@ -130,12 +136,6 @@ def _growth_why(growth: Growth | None, exploded: bool) -> tuple[Because, ...]:
     if growth is None or not exploded or growth.per_layer < 2:
         return ()
     return (Because("Why are they that large?", wording.sentence(growth.text), growth.high, growth.evidence),)
-
-
-def decades(norm: float, bound: float) -> str:
-    """ "35 decades above the bound"."""
-    over = math.log10(norm / bound) if norm > 0 and bound > 0 else 0.0
-    return f"{over:.0f} decades" if over >= 2 else f"{norm / bound:.1f} times"
 
 
 RULES = (Clip, EmbedGrad)

@@ -24,7 +24,7 @@ from brickprof.rules.story import Grid, Story
 CONTRACT = "C-INIT-001"
 _FOLLOWS = frozenset(
     {"nonfinite", "exploding", "diverged", "spike", "not-learning", "plateau", "no-gradient", "gradient-growth",
-     "gradient-decay", "dead", "saturated", "input-scale"}
+     "gradient-decay", "dead-units", "saturated-units", "small-updates"}
 )  # fmt: skip
 _FEWEST = 4
 

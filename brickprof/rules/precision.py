@@ -52,7 +52,7 @@ class Precision:
             why = "updates of these weights, or their learning rate, were not recorded"
             return ContractResult(CONTRACT, Verdict.NOT_EVALUATED, "", threshold, why)
         bad = [look for look in looks if look.share >= contract.threshold("lost_share")]
-        observed = f"{float(np.median([look.share for look in looks])):.0%} of the weights do not move"
+        observed = f"{float(np.median([look.share for look in looks])):.0%} of the weights have updates that round away"
         if len(bad) < contract.threshold("looks") or len(bad) < 0.6 * len(looks):
             return ContractResult(CONTRACT, Verdict.PASS, observed, threshold)
         violation = _violation(bad, next(iter(trained.values())).dtype, rank)
@@ -112,8 +112,8 @@ def _normalised(story: Story, rank: int) -> bool:
 def _violation(bad: list[Lost], dtype: str, rank: int) -> Violation:
     first = bad[0]
     symptom = (
-        f"{first.share:.0%} of the weights do not move although gradients flow: they are kept in {dtype}, "
-        f"and the updates round away (in {wording.count(len(bad), 'looked-at step')})"
+        f"updates of {first.share:.0%} of the weights round away although gradients flow: the weights are kept in "
+        f"{dtype} (in {wording.count(len(bad), 'looked-at step')})"
     )
     why = (
         f"Updates of up to {first.meant:.2g} per weight were meant, {first.moved:.2g} was made. Next to a weight w, "
