@@ -94,7 +94,7 @@ def judge(specimen: Specimen, outcome: Outcome) -> Mark:
     return Mark(
         specimen.id, specimen.title, specimen.family, specimen.kind, specimen.healthy, state, why, specimen.row,
         detected=seen or (specimen.healthy and top is not None),
-        contract=seen and _among(top, "contract", specimen.contracts),
+        contract=seen and (not specimen.contracts or _among(top, "contract", specimen.contracts)),
         brick=seen and right_place(_text(top, "brick"), specimen.bricks),
         root_cause=seen and _among(top, "root_cause", specimen.root_causes),
         latency=_latency(specimen, top) if seen else None,
