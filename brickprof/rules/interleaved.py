@@ -17,6 +17,7 @@ from brickprof.rules.handling import plain_number
 from brickprof.rules.story import Story
 
 INTERLEAVED, BACKPARITY = "C-INTERLEAVED-001", "C-BACKPARITY-001"
+_REFERENCE = ("lr_ref", "reference_lr")
 
 
 class Interleaved:
@@ -38,11 +39,8 @@ class Interleaved:
 
 
 def _rate(story: Story, rank: int, blocks: int, threshold: str) -> ContractResult:
-    reference = next(
-        (found for key, (value, _) in story.declared.items()
-         if key.lower().rpartition(".")[2] in ("lr_ref", "reference_lr") and (found := plain_number(value)) is not None),
-        None,
-    )  # fmt: skip
+    named = [value for key, (value, _) in story.declared.items() if key.lower().rpartition(".")[2] in _REFERENCE]
+    reference = next((found for value in named if (found := plain_number(value)) is not None), None)
     rates = story.track("optimizer", "lr", rank).finite().values
     if reference is None or not len(rates):
         why = f"{blocks:,} optimizers take turns, and no reference rate (lr_ref) is declared"
