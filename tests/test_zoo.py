@@ -394,6 +394,15 @@ def test_the_page_keeps_what_stands_before_the_mark(cage):
     assert "old figures" not in text
 
 
+def test_kept_runs_are_judged_again_without_running_them(cage, capsys):
+    assert main(["zoo", "calm", "-o", "kept"]) == 0
+    before = sorted((cage / "kept").rglob("*"))
+    assert main(["zoo", "calm", "dull", "-o", "kept", "--again", "--json", "-"]) == 0
+    told = json.loads(capsys.readouterr().out.partition("alone: 1 of 1 (100.0 %), wanted all\n")[2])
+    assert {one["id"]: one["state"] for one in told["specimens"]} == {"dull": SKIPPED, "calm": JUDGED}
+    assert sorted((cage / "kept").rglob("*")) == before
+
+
 def test_nothing_that_can_run_here_is_nothing_to_judge(cage, capsys):
     assert main(["zoo", "needy"]) == 3
     assert "Nothing of what was asked for" in capsys.readouterr().err
@@ -413,6 +422,7 @@ def test_the_list_runs_nothing(cage, capsys):
         (["zoo", "--family", "rnn"], "There are: gpt, mlp."),
         (["zoo", "--controls", "dull"], "not in the part of the zoo that was asked for"),
         (["zoo", "--jobs", "0"], "--jobs"),
+        (["zoo", "--again"], "--again needs -o DIR"),
     ],
 )
 def test_wrong_words_are_wrong_usage(words, said, cage, capsys):

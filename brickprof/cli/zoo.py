@@ -53,6 +53,9 @@ def zoo(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="DIR", help="Keep the runs in this folder.")
     ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Judge the runs kept in -o DIR anew, and run nothing.")
+    ] = False,
 ) -> None:
     """Run the faults and the healthy controls, and score what is found in them.
 
@@ -70,7 +73,7 @@ def zoo(
     if only_list:
         _list(chosen, shown, json_file)
         return
-    marks = _judged(chosen, shown, jobs or _cores(), timeout, out)
+    marks = _judged_again(chosen, out) if again else _judged(chosen, shown, jobs or _cores(), timeout, out)
     raise typer.Exit(_report(marks, shown, json_file, markdown_file))
 
 
@@ -114,6 +117,16 @@ def _judged(chosen: Sequence[Specimen], console: Console, jobs: int, timeout: fl
     except OSError as error:
         raise OutputError(f"{out or tempfile.gettempdir()} cannot be written: {error.strerror or error}.") from None
     return [judge(specimen, outcome) for specimen, outcome in zip(chosen, outcomes, strict=True)]
+
+
+def _judged_again(chosen: Sequence[Specimen], out: Path | None) -> list[Mark]:
+    from brickprof.errors import UsageError
+    from brickprof.reference.keeper import rejudge
+    from brickprof.reference.score import judge
+
+    if out is None or not out.is_dir():
+        raise UsageError("--again needs -o DIR with the runs of an earlier `brickprof zoo -o DIR`.")
+    return [judge(specimen, rejudge(specimen, out)) for specimen in chosen]
 
 
 def _place(out: Path | None) -> Any:

@@ -42,6 +42,21 @@ def command(specimen: Specimen, out: Path) -> list[str]:
     return [*watched, *training, *specimen.args]
 
 
+def rejudge(specimen: Specimen, folder: Path) -> Outcome:
+    """The run of ``specimen`` that was kept in ``folder``, diagnosed again by today's rules; nothing is run."""
+    place = folder / specimen.id
+    kept = _run_folder(place / "runs")
+    if kept is None:
+        return Outcome(skipped=f"no run of it in {folder}")
+    said = _tail(place / "output.txt")
+    start = time.monotonic()
+    try:
+        diagnosis = brickprof.diagnose(kept).to_dict()
+    except brickprof.BrickprofError as error:
+        return Outcome(None, time.monotonic() - start, kept, said=str(error))
+    return Outcome(diagnosis, time.monotonic() - start, kept, said=said)
+
+
 class Keeper:
     def __init__(self, folder: Path, *, timeout: float, jobs: int, keep_runs: bool = True) -> None:
         self.folder = folder
