@@ -11,7 +11,7 @@ TRUTH = {
     "title": "scratch buffer sized for the hidden width receives intermediate activations",
     "family": "gpt",
     "kind": "process",
-    "contracts": ["C-BUFSIZE-001"],
+    "contracts": ["C-BUFSIZE-001", "C-PROCESS-001"],
     "root_causes": ["buffer-overflow"],
     "bricks": ["blocks.2", "blocks.2.mlp"],
     "first_step": 40,

@@ -14,7 +14,7 @@ TRUTH = {
     "title": "clip leaves the embedding out of a 24-layer network whose gradients explode",
     "family": "gpt",
     "kind": "numeric",
-    "contracts": ["C-EMBED-GRAD-001", "C-CLIP-001", "C-TRAINSTABLE-001"],
+    "contracts": ["C-EMBED-GRAD-001", "C-CLIP-001", "C-TRAINSTABLE-001", "FALSIFY-ALBOR-002"],
     "root_causes": ["grad-clip-wrong", "exploding-gradients"],
     "bricks": ["embed"],
     "first_step": 0,

@@ -15,7 +15,7 @@ TRUTH = {
     "title": "one epoch, accumulation 128: 43 of 5,000 steps, warm-up never ends",
     "family": "gpt",
     "kind": "silent",
-    "contracts": ["C-TRAINCFG-001"],
+    "contracts": ["C-TRAINCFG-001", "C-COSINE-001"],
     "root_causes": ["config-infeasible", "schedule-never-peaks"],
     "bricks": [],
     "first_step": 0,

@@ -13,7 +13,7 @@ TRUTH = {
     "title": "the driver aborts the process inside a hook",
     "family": "cnn",
     "kind": "process",
-    "contracts": [],
+    "contracts": ["C-PROCESS-001"],
     "root_causes": ["crashed-by-signal"],
     "bricks": ["features", "features.3", ""],
     "first_step": 25,

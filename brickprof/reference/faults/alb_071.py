@@ -13,7 +13,7 @@ TRUTH = {
     "title": "the clip is behind an optional setting that is None",
     "family": "lstm",
     "kind": "numeric",
-    "contracts": ["C-CLIP-001", "C-EMBED-GRAD-001", "C-TRAINSTABLE-001"],
+    "contracts": ["C-CLIP-001", "C-EMBED-GRAD-001", "C-TRAINSTABLE-001", "FALSIFY-ALBOR-002"],
     "root_causes": ["grad-clip-not-applied", "exploding-gradients"],
     "bricks": ["cell", "embed", ""],
     "first_step": 0,

@@ -14,7 +14,7 @@ TRUTH = {
     "title": "validation does not cut to the maximum length: index out of range",
     "family": "gpt",
     "kind": "process",
-    "contracts": ["C-EVALBUF-001", "C-BUFSIZE-001"],
+    "contracts": ["C-EVALBUF-001", "C-BUFSIZE-001", "C-PROCESS-001"],
     "root_causes": ["out-of-bounds", "buffer-overflow"],
     "bricks": ["positions", ""],
     "first_step": 60,

@@ -11,7 +11,7 @@ TRUTH = {
     "title": "RMSNorm in a Python loop over rows",
     "family": "gpt",
     "kind": "performance",
-    "contracts": ["C-LAUNCH-001", "C-BUDGET-001", "C-GPUTRAIN-002"],
+    "contracts": ["C-BUDGET-001", "C-GPUTRAIN-002"],
     "root_causes": ["launch-storm"],
     "bricks": ["blocks.0.norm", "blocks.1.norm", "norm"],
     "first_step": 0,

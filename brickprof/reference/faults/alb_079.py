@@ -9,7 +9,7 @@ TRUTH = {
     "title": "the scheduler is made and never stepped",
     "family": "reference",
     "kind": "silent",
-    "contracts": ["C-COSINE-002", "C-COSINE-001", "C-COSINE"],
+    "contracts": ["C-COSINE-001"],
     "root_causes": ["schedule-not-stepped"],
     "bricks": [],
     "first_step": 1,

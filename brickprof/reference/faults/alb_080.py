@@ -11,7 +11,7 @@ TRUTH = {
     "title": "batch of one at the learning rate of a large batch",
     "family": "gpt",
     "kind": "silent",
-    "contracts": ["C-BATCH-001", "C-BATCH", "C-TRAINSTABLE-001", "C-INTERLEAVED-001"],
+    "contracts": ["C-BATCH-001", "C-TRAINSTABLE-001", "C-INTERLEAVED-001", "FALSIFY-ALBOR-001", "C-LOSSSPIKE-001"],
     "root_causes": ["learning-rate-too-high"],
     "bricks": [],
     "first_step": 0,

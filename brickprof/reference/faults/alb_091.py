@@ -13,7 +13,7 @@ TRUTH = {
     "title": "gradient accumulation on the host",
     "family": "gpt",
     "kind": "performance",
-    "contracts": ["C-GPUACCUM-001", "C-GPUACCUM", "C-GPUTRAIN-002"],
+    "contracts": ["C-GPUACCUM-001", "C-GPUTRAIN-002"],
     "root_causes": ["extra-transfers"],
     "bricks": [],
     "first_step": 0,

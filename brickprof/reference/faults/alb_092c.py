@@ -14,7 +14,7 @@ TRUTH = {
     "title": "resume without the step: warm-up and bias correction restart",
     "family": "mlp",
     "kind": "silent",
-    "contracts": ["C-RESUME-001", "C-RESUME"],
+    "contracts": ["C-RESUME-001"],
     "root_causes": ["resume-state-lost"],
     "bricks": [],
     "first_step": 80,

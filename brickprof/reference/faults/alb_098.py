@@ -13,7 +13,7 @@ TRUTH = {
     "title": "an allocation of two megabytes for every tiny tensor",
     "family": "gpt",
     "kind": "process",
-    "contracts": ["C-MEM-001", "C-MEM"],
+    "contracts": ["C-MEMSTABLE-001", "C-PROCESS-001"],
     "root_causes": ["out-of-memory", "memory-leak"],
     "bricks": [],
     "first_step": 0,

@@ -11,7 +11,7 @@ TRUTH = {
     "title": "rotary positions are built and never applied",
     "family": "gpt",
     "kind": "silent",
-    "contracts": ["C-ROPE-001"],
+    "contracts": ["C-ROPE-001", "C-SENTINEL-001", "FALSIFY-ALBOR-001"],
     "root_causes": ["silent-fallback", "plateau"],
     "bricks": ["blocks.0.attention.rope", "blocks.1.attention.rope", "blocks.0.attention", "blocks.1.attention"],
     "first_step": 0,

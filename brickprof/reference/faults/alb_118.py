@@ -14,7 +14,7 @@ TRUTH = {
     "title": "the checkpoint holds no moments",
     "family": "cnn",
     "kind": "silent",
-    "contracts": ["C-GPUOPT-001", "C-GPUOPT", "C-RESUME-001"],
+    "contracts": ["C-GPUOPT-001", "C-RESUME-001"],
     "root_causes": ["checkpoint-incomplete", "resume-state-lost"],
     "bricks": [],
     "first_step": 100,

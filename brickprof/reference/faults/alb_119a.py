@@ -13,7 +13,7 @@ TRUTH = {
     "title": "RoPE in a loop over positions",
     "family": "gpt",
     "kind": "performance",
-    "contracts": ["C-LAUNCH-001", "C-BUDGET-001", "C-GPUTRAIN-002"],
+    "contracts": ["C-BUDGET-001", "C-GPUTRAIN-002"],
     "root_causes": ["launch-storm"],
     "bricks": ["blocks.0.attention.rope", "blocks.0.attention", "blocks.0"],
     "first_step": 0,

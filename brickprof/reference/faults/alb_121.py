@@ -12,7 +12,7 @@ TRUTH = {
     "title": "sorted data without shuffling",
     "family": "mlp",
     "kind": "silent",
-    "contracts": ["C-SHUFFLE-001", "C-DATA-001", "C-DATARESUME-001"],
+    "contracts": ["C-DATA-001", "C-DATARESUME-001"],
     "root_causes": ["data-not-shuffled"],
     "bricks": [],
     "first_step": 0,

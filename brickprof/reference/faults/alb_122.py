@@ -14,7 +14,7 @@ TRUTH = {
     "title": "a kernel that does not start on this card is replaced in silence",
     "family": "mlp",
     "kind": "performance",
-    "contracts": ["C-FALLBACK-001", "C-LAUNCH-001", "C-BUDGET-001"],
+    "contracts": ["C-SENTINEL-001", "C-BUDGET-001"],
     "root_causes": ["silent-fallback", "launch-storm"],
     "bricks": ["1", "4"],
     "first_step": 0,
@@ -46,7 +46,7 @@ class FastNorm(nn.Module):
 
     def fused(self, x):
         y = torch.empty_like(x)
-        norm_kernel[(x.shape[0] // 128,)](x, y, x.shape[1], TILE=128, BLOCK=2048)
+        norm_kernel[(x.shape[0] // 64,)](x, y, x.shape[1], TILE=64, BLOCK=2048)
         return y
 
     def forward(self, x):

@@ -14,7 +14,7 @@ TRUTH = {
     "title": "an orphaned process holds the device's memory",
     "family": "mlp",
     "kind": "process",
-    "contracts": ["C-MEM-001", "C-MEM"],
+    "contracts": ["C-MEMSTABLE-001", "C-PROCESS-001"],
     "root_causes": ["out-of-memory"],
     "bricks": [],
     "first_step": 5,

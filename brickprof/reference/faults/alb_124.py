@@ -14,7 +14,7 @@ TRUTH = {
     "title": "the clip coefficient uses the squared norm",
     "family": "mlp",
     "kind": "silent",
-    "contracts": ["C-CLIP-001"],
+    "contracts": ["C-CLIP-001", "FALSIFY-ALBOR-001"],
     "root_causes": ["grad-clip-wrong"],
     "bricks": [],
     "first_step": 0,

@@ -15,7 +15,7 @@ TRUTH = {
     "title": "the cosine's horizon is a hundred times the run",
     "family": "lstm",
     "kind": "silent",
-    "contracts": ["C-COSINE-006", "C-COSINE-001", "C-COSINE", "C-TRAINCFG-001"],
+    "contracts": ["C-COSINE-001", "C-TRAINCFG-001"],
     "root_causes": ["schedule-horizon-wrong"],
     "bricks": [],
     "first_step": 0,

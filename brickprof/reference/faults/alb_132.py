@@ -14,7 +14,7 @@ TRUTH = {
     "title": "saved again right after an incomplete restore",
     "family": "lstm",
     "kind": "silent",
-    "contracts": ["C-RESUME-001", "C-RESUME", "C-GPUOPT-001"],
+    "contracts": ["C-RESUME-001", "C-GPUOPT-001"],
     "root_causes": ["resume-state-lost", "checkpoint-incomplete"],
     "bricks": [],
     "first_step": 60,

@@ -13,7 +13,7 @@ TRUTH = {
     "title": "log-probabilities depend on the size of the batch",
     "family": "other",
     "kind": "silent",
-    "contracts": ["C-INVARIANCE-001", "C-KVCACHE-001"],
+    "contracts": ["DIM-001", "C-PRECISION-001"],
     "root_causes": ["bf16-precision-loss"],
     "bricks": ["body", "head"],
     "first_step": 0,

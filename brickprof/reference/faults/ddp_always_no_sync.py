@@ -19,7 +19,7 @@ TRUTH = {
     "title": "DDP never synchronises: every backward runs inside no_sync",
     "family": "other",
     "kind": "distributed",
-    "contracts": ["C-DDP-001", "C-DIST-001", "DIST-001"],
+    "contracts": ["C-DDP-001", "DIST-001"],
     "root_causes": ["gradient-not-reduced", "rank-divergence"],
     "bricks": [],
     "first_step": 0,

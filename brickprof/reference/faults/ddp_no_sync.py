@@ -16,7 +16,7 @@ TRUTH = {
     "title": "one rank skips the all-reduce",
     "family": "other",
     "kind": "distributed",
-    "contracts": ["C-DDP-001", "C-DIST-001", "DIST-001"],
+    "contracts": ["C-DDP-001", "DIST-001"],
     "root_causes": ["gradient-not-reduced", "rank-divergence"],
     "bricks": [],
     "first_step": 3,

@@ -14,7 +14,7 @@ TRUTH = {
     "title": "decoding with a cache and the full pass disagree in bf16",
     "family": "gpt",
     "kind": "silent",
-    "contracts": ["C-KVCACHE-001", "C-INVARIANCE-001"],
+    "contracts": ["C-PRECISION-001", "DIM-001"],
     "root_causes": ["bf16-precision-loss"],
     "bricks": ["blocks.0.attention", "blocks.1.attention", "blocks.0", "blocks.1", ""],
     "first_step": 0,

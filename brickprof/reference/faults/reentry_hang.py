@@ -17,7 +17,7 @@ TRUTH = {
     "title": "two ranks call their collectives in a different order",
     "family": "other",
     "kind": "distributed",
-    "contracts": ["C-DIST-001", "C-RING-001", "C-DDP-001"],
+    "contracts": ["DIST-001", "C-RING-001", "C-DDP-001", "C-PROCESS-001"],
     "root_causes": ["collective-mismatch", "deadlock", "hung"],
     "bricks": [],
     "first_step": 10,

@@ -17,7 +17,7 @@ TRUTH = {
     "title": "both ranks of a ring receive before they send",
     "family": "other",
     "kind": "distributed",
-    "contracts": ["C-RING-001", "C-RING-005", "C-DIST-001"],
+    "contracts": ["C-RING-001", "DIST-001", "C-PROCESS-001"],
     "root_causes": ["deadlock", "collective-mismatch", "hung"],
     "bricks": [],
     "first_step": 8,
