@@ -596,7 +596,8 @@ def test_the_operation_that_broke_is_believed(kind, cause):
     made = Made()
     made.healthy(10)
     inputs = [{"name": "self", "min": 0.0, "max": 1.0, "zeros": 1, "nan": 0, "inf": 0}]
-    told = made.event("origin", 10, op="LogBackward0", kind=kind, inputs=inputs, depth=3)
+    told = made.event("origin", 10, op="LogBackward0", inputs=inputs, depth=3)
+    told.fields["kind"] = kind
     made.event("loss", 10, value=INF, grad_fn="MeanBackward0")
     found = finding(made)
     assert found.root_cause == cause

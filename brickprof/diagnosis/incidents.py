@@ -75,9 +75,9 @@ def _explains(lead: Violation, other: Violation) -> bool:
     return other.what in lead.explains and (lead.static or lead.first_step <= other.first_step)
 
 
-def _noticed_first(violation: Violation) -> tuple[int, int, int]:
-    """Damage to the numbers is noticed before a bad end, and the graver before the lighter."""
-    return violation.what in ENDINGS, _RANKING[violation.severity], violation.first_step
+def _noticed_first(violation: Violation) -> tuple[int, int, int, int]:
+    """Damage to the numbers is noticed before a bad end, the graver before the lighter, and a mechanism by nobody."""
+    return violation.mechanism, violation.what in ENDINGS, _RANKING[violation.severity], violation.first_step
 
 
 def _fix_first(incident: Incident) -> tuple[int, int, float, int]:

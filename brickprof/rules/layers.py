@@ -63,8 +63,7 @@ def shapes(story: Story, rank: int) -> dict[str, tuple[int, ...]]:
     for event in story.events("tensor", rank):
         shape, name = event.fields.get("shape"), str(event.fields.get("name", ""))
         if isinstance(shape, list) and all(isinstance(size, int) for size in shape):
-            found.setdefault(name, tuple(shape))
-            found.setdefault(f"{event.fields.get('model', '')}.{name}", tuple(shape))
+            found[name] = found[f"{event.fields.get('model', '')}.{name}"] = tuple(shape)
     return found
 
 
