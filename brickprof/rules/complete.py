@@ -1,7 +1,7 @@
 """C-GPUOPT-001: a checkpoint that a run is resumed from holds all that it needs.
 
-Enters: a story. Leaves: a violation where training went on from a file without the optimizer's moments or without some of
-the model's weights, and one where a file was saved with an optimizer and hardly a moment of it.
+Enters: a story. Leaves: a violation where training went on from a file without the optimizer's moments or without some
+of the model's weights, and one where a file was saved with an optimizer and hardly a moment of it.
 """
 
 from __future__ import annotations

@@ -118,6 +118,15 @@ def updates(story: Story, rank: int = 0) -> dict[int, int]:
     return found
 
 
+def lasting(story: Story, rank: int = 0) -> list[int]:
+    """The optimizers that were in use until the end; others were replaced on the way."""
+    last: dict[int, int] = {}
+    for event in story.events("optimizer", rank):
+        last[whole(event.fields.get("optimizer"))] = event.step
+    end = max(last.values(), default=0)
+    return [at for at, step in last.items() if step >= 0.9 * end]
+
+
 def resumed_at(story: Story, rank: int = 0) -> int:
     """The step of the checkpoint that the run goes on from; 0 where it begins anew."""
     steps = [

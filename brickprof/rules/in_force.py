@@ -2,7 +2,7 @@
 
 Enters: a story. Leaves: a violation for each declared setting that the run shows to have none: a schedule or a warm-up
 and a rate that never moves, an interval of saving and no file, an interval of evaluation that nobody keeps, a last step
-that is passed, an accumulation that does not accumulate.
+that is passed.
 
 Only what capture would have seen counts: files written by torch.save, passes without gradients, updates of torch's
 optimizers.
@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.spellings import Setting, number
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
-from brickprof.rules import declared, outcomes, schedules, wording
-from brickprof.rules.feasibility import micros
+from brickprof.rules import accumulated, declared, outcomes, schedules, wording
 from brickprof.rules.story import Story
 
 CONTRACT = "C-CONFIG-001"
@@ -84,7 +83,7 @@ def _saving(story: Story, rank: int, asked: Settings, contract: Contract) -> Ite
         return
     yield _violation(
         story, rank, setting, f"{_said(setting)}, and no checkpoint was written in {steps:,} steps "
-        f"({int(steps // every):,} were due)", "torch.save was never called",
+        f"({int(steps // every):,} were due)", "nothing called torch.save",
         "Save model, optimizer, scheduler and step every so many steps; a crash now loses everything.", 0.9,
         Severity.WARNING, {"killed", "crashed"}, int(every), int(every) + 1,
     )  # fmt: skip
@@ -136,36 +135,16 @@ def _last_step(story: Story, rank: int, asked: Settings, contract: Contract) -> 
     done = min(updates.values(), default=0)
     if setting is None or not last or last < 1 or done <= last * contract.threshold("steps_beyond") + 2:
         return
+    if accumulated.short_of(story, rank) == round(done / last):
+        return  # every backward is taken for a step: that is said of the accumulation
     yield _violation(
         story, rank, setting, f"{_said(setting)}, and {done:,} updates were made", "nothing ended the run at that step",
         "End the loop at the declared step.", 0.92, Severity.WARNING, {"overfitting"}, int(last), int(last) + 2,
     )  # fmt: skip
 
 
-def _accumulating(story: Story, rank: int, asked: Settings, contract: Contract) -> Iterator[Violation]:
-    setting = declared.only(asked, "accumulation")
-    wanted = declared.amount(setting)
-    looked, seen = micros(story, rank)
-    if setting is None or wanted is None or looked < contract.threshold("steps_for_accumulation"):
-        return
-    if seen == wanted or (wanted <= 1 and seen <= 1) or (seen > 1 and seen % wanted == 0):
-        return
-    yield _violation(
-        story, rank, setting, f"{_said(setting)}, and an update follows every {_backwards(seen)}",
-        f"in {looked:,} steps the optimizer stepped after {_backwards(seen)}: the effective batch is "
-        f"{wanted / seen:.3g} times {'smaller' if wanted > seen else 'larger'} than declared",
-        f"Call optimizer.step() and zero_grad() only after {wanted:g} backwards, each loss divided by {wanted:g}.",
-        0.92, Severity.ERROR, {"slow", "spike", "plateau", "diverged", "accumulation"}, 0,
-        int(contract.threshold("steps_for_accumulation")),
-    )  # fmt: skip
-
-
-def _backwards(count: int) -> str:
-    return wording.count(count, "backward")
-
-
 def _said(setting: Setting) -> str:
-    return f"{setting.key} is {setting.value}"
+    return f"the configuration says {setting.key}: {setting.value}"
 
 
 def _violation(
@@ -184,6 +163,6 @@ def _violation(
 
 
 _Check = Callable[[Story, int, Settings, Contract], Iterator[Violation]]
-_CHECKS: tuple[_Check, ...] = (_schedule, _saving, _evaluating, _last_step, _accumulating)
-_JUDGED = ("scheduler", "warmup_steps", "save_every", "eval_every", "max_steps", "accumulation")
+_CHECKS: tuple[_Check, ...] = (_schedule, _saving, _evaluating, _last_step)
+_JUDGED = ("scheduler", "warmup_steps", "save_every", "eval_every", "max_steps")
 RULE = InForce

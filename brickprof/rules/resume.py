@@ -1,7 +1,7 @@
 """C-RESUME-001: a run that is resumed goes on as if it had not stopped.
 
-Enters: a story. Leaves: a violation where what the file holds came back in part or not at all: moments that begin again,
-a step that begins again, a schedule that begins again.
+Enters: a story. Leaves: a violation where what the file holds came back in part or not at all: moments that begin
+again, a step that begins again, a schedule that begins again.
 
 Weights that are loaded to begin a new training are no resume.
 """

@@ -49,7 +49,7 @@ def _first_of_each(story: Story, rank: int, found: list[Schedule], contract: Con
     if never is not None:
         yield never
         return
-    for at in declared.updates(story, rank):
+    for at in declared.lasting(story, rank):
         own = [one for one in found if one.optimizer == at]
         for violation in (
             _too_often(story, own, contract),
