@@ -12,7 +12,7 @@ TRUTH = {
     "family": "gpt",
     "kind": "silent",
     "contracts": ["C-GA-001", "C-TIEDOPT-001", "C-GPUTRAIN-002"],
-    "root_causes": ["accumulation-lost"],
+    "root_causes": ["accumulation-discarded"],
     "bricks": ["embed"],
     "first_step": 0,
     "needs": "cpu",
