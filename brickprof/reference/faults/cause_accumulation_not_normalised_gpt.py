@@ -11,7 +11,7 @@ TRUTH = {
     "title": "losses of 16 micro-batches are not divided by 16",
     "family": "gpt",
     "kind": "silent",
-    "contracts": ["C-GA", "C-GA-001", "C-TRAINSTABLE-001"],
+    "contracts": ["C-GA-001", "C-TRAINSTABLE-001"],
     "root_causes": ["accumulation-not-normalised", "learning-rate-too-high"],
     "bricks": [],
     "first_step": 0,

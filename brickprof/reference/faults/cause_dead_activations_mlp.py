@@ -10,7 +10,7 @@ TRUTH = {
     "title": "all hidden units are dead from the start",
     "family": "mlp",
     "kind": "silent",
-    "contracts": ["C-GRADFLOW-001", "C-INIT-001"],
+    "contracts": ["C-ACT-001", "C-GRADFLOW-001", "C-INIT-001"],
     "root_causes": ["dead-activations", "bad-initialisation"],
     "bricks": ["hidden", "relu2", "relu", "hidden2"],
     "first_step": 0,

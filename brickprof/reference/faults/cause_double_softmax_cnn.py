@@ -11,7 +11,7 @@ TRUTH = {
     "title": "softmax before cross-entropy",
     "family": "cnn",
     "kind": "silent",
-    "contracts": ["FALSIFY-ALBOR-001", "C-LOSSINPUT-001"],
+    "contracts": ["C-LOSSFN-001", "FALSIFY-ALBOR-001"],
     "root_causes": ["double-softmax", "loss-input-mismatch"],
     "bricks": ["softmax"],
     "first_step": 0,

@@ -11,7 +11,7 @@ TRUTH = {
     "title": "probabilities go into cross_entropy",
     "family": "gpt",
     "kind": "silent",
-    "contracts": ["FALSIFY-ALBOR-001", "C-LOSSINPUT-001"],
+    "contracts": ["C-LOSSFN-001", "FALSIFY-ALBOR-001"],
     "root_causes": ["double-softmax", "loss-input-mismatch"],
     "bricks": [],
     "first_step": 0,

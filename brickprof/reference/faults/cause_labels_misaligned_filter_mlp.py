@@ -10,7 +10,7 @@ TRUTH = {
     "title": "labels are not filtered with their rows",
     "family": "mlp",
     "kind": "silent",
-    "contracts": ["FALSIFY-ALBOR-001", "C-LABELS-001"],
+    "contracts": ["C-LEARN-001", "FALSIFY-ALBOR-001"],
     "root_causes": ["labels-misaligned", "labels-random"],
     "bricks": [],
     "first_step": 0,

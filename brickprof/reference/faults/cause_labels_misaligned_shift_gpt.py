@@ -11,7 +11,7 @@ TRUTH = {
     "title": "targets are not shifted",
     "family": "gpt",
     "kind": "silent",
-    "contracts": ["C-CAUSAL-001", "C-LABELS-001", "FALSIFY-ALBOR-001"],
+    "contracts": ["C-LEARN-001", "C-CAUSAL-001", "FALSIFY-ALBOR-001"],
     "root_causes": ["labels-misaligned"],
     "bricks": [],
     "first_step": 0,

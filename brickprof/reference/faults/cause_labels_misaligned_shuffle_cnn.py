@@ -11,7 +11,7 @@ TRUTH = {
     "title": "images shuffled without their labels",
     "family": "cnn",
     "kind": "silent",
-    "contracts": ["FALSIFY-ALBOR-001", "C-LABELS-001"],
+    "contracts": ["C-LEARN-001", "FALSIFY-ALBOR-001"],
     "root_causes": ["labels-misaligned", "labels-random"],
     "bricks": [],
     "first_step": 0,

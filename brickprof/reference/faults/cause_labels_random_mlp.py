@@ -11,7 +11,7 @@ TRUTH = {
     "title": "every label is a random fallback",
     "family": "mlp",
     "kind": "silent",
-    "contracts": ["FALSIFY-ALBOR-001", "C-LABELS-001"],
+    "contracts": ["C-LEARN-001", "FALSIFY-ALBOR-001"],
     "root_causes": ["labels-random", "labels-misaligned"],
     "bricks": [],
     "first_step": 0,

@@ -10,7 +10,7 @@ TRUTH = {
     "title": "mse_loss broadcasts (N, 1) against (N,)",
     "family": "mlp",
     "kind": "silent",
-    "contracts": ["C-LOSSINPUT-001", "FALSIFY-ALBOR-001"],
+    "contracts": ["C-LOSSFN-001", "FALSIFY-ALBOR-001"],
     "root_causes": ["loss-input-mismatch"],
     "bricks": [],
     "first_step": 0,

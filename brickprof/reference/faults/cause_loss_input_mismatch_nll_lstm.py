@@ -11,7 +11,7 @@ TRUTH = {
     "title": "raw logits in NLLLoss",
     "family": "lstm",
     "kind": "silent",
-    "contracts": ["C-LOSSINPUT-001", "FALSIFY-ALBOR-001"],
+    "contracts": ["C-LOSSFN-001", "FALSIFY-ALBOR-001"],
     "root_causes": ["loss-input-mismatch"],
     "bricks": [],
     "first_step": 0,

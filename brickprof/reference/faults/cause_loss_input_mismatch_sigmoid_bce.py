@@ -11,7 +11,7 @@ TRUTH = {
     "title": "sigmoid before BCE with logits",
     "family": "mlp",
     "kind": "silent",
-    "contracts": ["C-LOSSINPUT-001", "FALSIFY-ALBOR-001"],
+    "contracts": ["C-LOSSFN-001", "FALSIFY-ALBOR-001"],
     "root_causes": ["loss-input-mismatch", "double-softmax"],
     "bricks": ["sigmoid"],
     "first_step": 0,

@@ -11,7 +11,7 @@ TRUTH = {
     "title": "zero_grad once, before the loop",
     "family": "cnn",
     "kind": "silent",
-    "contracts": ["C-GA", "C-GA-001", "C-TRAINSTABLE-001"],
+    "contracts": ["C-GA-001", "C-TRAINSTABLE-001"],
     "root_causes": ["missing-zero-grad"],
     "bricks": [],
     "first_step": 1,

@@ -12,7 +12,7 @@ TRUTH = {
     "title": "the discriminator's gradients are never zeroed",
     "family": "gan",
     "kind": "silent",
-    "contracts": ["C-GA", "C-GA-001"],
+    "contracts": ["C-GA-001"],
     "root_causes": ["missing-zero-grad"],
     "bricks": [],
     "first_step": 1,

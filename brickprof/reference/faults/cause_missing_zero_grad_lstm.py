@@ -10,7 +10,7 @@ TRUTH = {
     "title": "the loop never zeroes the gradients",
     "family": "lstm",
     "kind": "silent",
-    "contracts": ["C-GA", "C-GA-001", "C-TRAINSTABLE-001"],
+    "contracts": ["C-GA-001", "C-TRAINSTABLE-001"],
     "root_causes": ["missing-zero-grad"],
     "bricks": [],
     "first_step": 1,

@@ -11,7 +11,7 @@ TRUTH = {
     "title": "tanh units stuck at their bounds",
     "family": "mlp",
     "kind": "silent",
-    "contracts": ["C-INIT-001", "C-GRADFLOW-001"],
+    "contracts": ["C-ACT-001", "C-INIT-001", "C-GRADFLOW-001"],
     "root_causes": ["saturated-activations", "bad-initialisation"],
     "bricks": ["act1", "act2", "act3", "fc1", "fc2", "fc3"],
     "first_step": 0,

@@ -10,7 +10,7 @@ TRUTH = {
     "title": "StepLR stepped per batch instead of per epoch",
     "family": "lstm",
     "kind": "silent",
-    "contracts": ["C-COSINE", "C-TRAINCFG-001", "FALSIFY-ALBOR-001", "C-COSINE-001"],
+    "contracts": ["C-COSINE-001", "C-TRAINCFG-001", "FALSIFY-ALBOR-001"],
     "root_causes": ["schedule-horizon-wrong", "learning-rate-too-low"],
     "bricks": [],
     "first_step": 10,

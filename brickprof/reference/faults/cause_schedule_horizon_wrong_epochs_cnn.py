@@ -11,7 +11,7 @@ TRUTH = {
     "title": "cosine horizon in epochs, stepped per batch",
     "family": "cnn",
     "kind": "silent",
-    "contracts": ["C-COSINE", "C-TRAINCFG-001", "C-COSINE-001"],
+    "contracts": ["C-COSINE-001", "C-TRAINCFG-001"],
     "root_causes": ["schedule-horizon-wrong"],
     "bricks": [],
     "first_step": 6,

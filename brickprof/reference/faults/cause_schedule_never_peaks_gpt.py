@@ -10,7 +10,7 @@ TRUTH = {
     "title": "warm-up is longer than the run",
     "family": "gpt",
     "kind": "silent",
-    "contracts": ["C-COSINE", "C-TRAINCFG-001", "C-COSINE-001"],
+    "contracts": ["C-COSINE-001", "C-TRAINCFG-001"],
     "root_causes": ["schedule-never-peaks", "schedule-horizon-wrong"],
     "bricks": [],
     "first_step": 0,

@@ -12,7 +12,7 @@ TRUTH = {
     "title": "scheduler.step() is never called",
     "family": "mlp",
     "kind": "silent",
-    "contracts": ["C-COSINE", "C-TRAINCFG-001", "C-COSINE-001"],
+    "contracts": ["C-COSINE-001", "C-TRAINCFG-001"],
     "root_causes": ["schedule-not-stepped", "schedule-never-peaks"],
     "bricks": [],
     "first_step": 0,

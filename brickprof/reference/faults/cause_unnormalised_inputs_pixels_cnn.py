@@ -11,7 +11,7 @@ TRUTH = {
     "title": "pixels from 0 to 255",
     "family": "cnn",
     "kind": "numeric",
-    "contracts": ["C-TRAINSTABLE-001", "FALSIFY-ALBOR-001", "FALSIFY-ALBOR-002"],
+    "contracts": ["C-INPUT-001", "C-TRAINSTABLE-001", "FALSIFY-ALBOR-001", "FALSIFY-ALBOR-002"],
     "root_causes": ["unnormalised-inputs", "learning-rate-too-high"],
     "bricks": ["conv1"],
     "first_step": 0,
