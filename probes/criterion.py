@@ -118,12 +118,26 @@ def _of_target(x: glance.Array, dtype: str | None, ignored: int | None) -> dict[
     skipped = x == ignored if ignored is not None and dtype is not None and "int" in dtype else None
     kept = x if skipped is None else x[~skipped]
     found = glance.of_elements(kept) if kept.size else {"finite": True}
+    counts = np.unique(kept, return_counts=True)[1]
     return {
         "dtype": dtype,
         "min": found.get("min"),
         "max": found.get("max"),
-        "distinct": len(np.unique(kept)),
+        "distinct": len(counts),
+        "entropy": _entropy(counts) if dtype is not None and "int" in dtype else None,
         "finite": found["finite"],
         "ignored": 0.0 if skipped is None else float(skipped.mean()),
         "looked": int(x.size),
     }
+
+
+def _entropy(counts: Any) -> float | None:
+    """What knowing only how often each class comes costs, in nats; None where too few targets say it.
+
+    The entropy of a small sample is too low by about (classes - 1) / (2 samples).
+    """
+    total = int(counts.sum())
+    if total < 4 * len(counts):
+        return None
+    share = counts / total
+    return float(-(share * np.log(share)).sum() + (len(counts) - 1) / (2 * total))

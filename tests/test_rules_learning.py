@@ -18,8 +18,8 @@ from brickprof.diagnosis.hypotheses import best
 from brickprof.diagnosis.timeline import Timeline
 from brickprof.rules import (
     activations,
-    batches,
     criterion,
+    data_order,
     evaluation,
     forward,
     inputs,
@@ -86,7 +86,7 @@ def quiet(result: ContractResult) -> bool:
 
 
 RULES = [
-    *learning.RULES, spikes.RULE, criterion.RULE, sentinel.RULE, modes.RULE, batches.RULE, inputs.RULE,
+    *learning.RULES, spikes.RULE, criterion.RULE, sentinel.RULE, modes.RULE, data_order.RULE, inputs.RULE,
     activations.RULE, evaluation.RULE, *forward.RULES,
 ]  # fmt: skip
 
@@ -410,17 +410,17 @@ def drawn(prints: Iterable[str], batches_of: int, *, restarted: bool = False) ->
 
 
 def test_the_first_batch_again_and_again() -> None:
-    found = only(judged(batches.Batches, drawn(["aa"] * 20, 50, restarted=True)))
+    found = only(judged(data_order.DataOrder, drawn(["aa"] * 20, 50, restarted=True)))
     assert (found.cause, found.severity, found.detected_step) == ("data-repeats", Severity.ERROR, 7)
 
 
 def test_full_batches_repeat_and_shuffled_ones_do_not() -> None:
-    assert not judged(batches.Batches, drawn(["aa"] * 20, 1)).violations
-    assert judged(batches.Batches, drawn([f"{n:x}" for n in range(40)], 10)).verdict is Verdict.PASS
+    assert not judged(data_order.DataOrder, drawn(["aa"] * 20, 1)).violations
+    assert judged(data_order.DataOrder, drawn([f"{n:x}" for n in range(40)], 10)).verdict is Verdict.PASS
 
 
 def test_the_same_order_in_every_epoch_is_worth_knowing() -> None:
-    result = judged(batches.Batches, drawn([f"{n % 10:x}" for n in range(40)], 10))
+    result = judged(data_order.DataOrder, drawn([f"{n % 10:x}" for n in range(40)], 10))
     assert (only(result).cause, only(result).severity) == ("data-not-shuffled", Severity.INFO)
 
 
@@ -436,7 +436,7 @@ def targets(lows: Iterable[float], highs: Iterable[float], sites: tuple[str, ...
 
 def test_batches_of_one_class_each() -> None:
     classes = [step // 6 for step in range(60)]
-    found = only(judged(batches.Batches, targets(classes, classes)))
+    found = only(judged(data_order.DataOrder, targets(classes, classes)))
     assert (found.cause, found.severity) == ("data-not-shuffled", Severity.WARNING)
 
 
@@ -445,7 +445,7 @@ def test_mixed_batches_rare_classes_and_adversaries_are_no_sorted_data() -> None
     rare = targets([0] * 60, [1 if step % 3 == 0 else 0 for step in range(60)])
     answers = [step % 2 for step in range(60)]
     for made in (mixed, rare, targets(answers, answers, ("gan.py:3", "gan.py:9"))):
-        assert not judged(batches.Batches, made).violations
+        assert not judged(data_order.DataOrder, made).violations
 
 
 # -- inputs

@@ -30,6 +30,8 @@ class Chance:
     level: float
     classes: int
     evidence: str
+    lowest: float = 0.0
+    """What knowing how often each class comes, and nothing else, would cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,17 @@ def _called(story: Story, rank: int, calls: list[Event]) -> Chance | None:
     share = float(np.median(shares))
     steady = spread(np.asarray(shares)) <= 0.05 * abs(share)
     found = min(classes)
-    return Chance(share * math.log(found), found, calls[0].id) if steady and share > _SETTLED else None
+    level = share * math.log(found)
+    lowest = min(level, share * _marginal(calls, math.log(found)))
+    return Chance(level, found, calls[0].id, lowest) if steady and share > _SETTLED else None
+
+
+def _marginal(calls: list[Event], otherwise: float) -> float:
+    """The entropy of the targets, as far as they were looked at."""
+    targets = [event.fields.get("target") for event in calls]
+    known = [number(target.get("entropy")) for target in targets if isinstance(target, dict)]
+    seen = [entropy for entropy in known if entropy is not None]
+    return float(np.median(seen)) if len(seen) >= 3 else otherwise
 
 
 def _implied(story: Story, rank: int) -> Chance | None:
@@ -182,7 +194,7 @@ def _implied(story: Story, rank: int) -> Chance | None:
     if not matrices or len(models) != 1:
         return None
     classes = whole(matrices[-1].fields["shape"][0])
-    return Chance(math.log(classes), classes, matrices[-1].id) if classes >= 2 else None
+    return Chance(math.log(classes), classes, matrices[-1].id, math.log(classes)) if classes >= 2 else None
 
 
 def _is_matrix(event: Event) -> bool:

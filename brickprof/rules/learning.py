@@ -48,7 +48,7 @@ class Learning:
         observed = f"{curve.tail(len(curve) // 4):.4g} at the end"
         if violation is not None:
             return ContractResult(LEARN, Verdict.FAIL, observed, limit, violation.symptom, (violation,))
-        if curve.tail(len(curve) // 4) < (1 - contract.threshold("band")) * chance.level:
+        if curve.tail(len(curve) // 4) < (1 - contract.threshold("band")) * chance.lowest:
             return ContractResult(LEARN, Verdict.PASS, observed, limit)
         return _open("still near the level of guessing, and not yet long enough to say why")
 
@@ -61,11 +61,11 @@ def _at_chance(story: Story, curve: Curve, chance: Chance, contract: Contract) -
     settled = curve.values[len(curve) // 4 :]
     level = float(np.median(settled))
     band = contract.threshold("band")
-    if not 1 - band <= level / chance.level <= 1 + 3 * band:
+    if not (1 - band) * chance.lowest <= level <= (1 + 3 * band) * chance.level:
         return None
     if (
         curves.slope(settled) < -contract.threshold("falling")
-        or curve.tail(len(curve) // 8) < (1 - band) * chance.level
+        or curve.tail(len(curve) // 8) < (1 - band) * chance.lowest
     ):
         return None
     warming = _warming_up(story, curve.track.rank)
@@ -79,7 +79,8 @@ def _at_chance(story: Story, curve: Curve, chance: Chance, contract: Contract) -
 def _not_learning(
     curve: Curve, chance: Chance, level: float, travelled: float | None, evidence: tuple[str, ...], contract: Contract
 ) -> Violation:
-    shown = f"loss stays at {level:.4g}, what guessing among {chance.classes:,} classes costs ({chance.level:.4g})"
+    guess = chance.level if level > 0.97 * chance.level else chance.lowest
+    shown = f"loss stays at {level:.4g}, what guessing among {chance.classes:,} classes costs ({guess:.4g})"
     last = min(len(curve) - 1, int(contract.threshold("steps")) - 1)
     proof = (*curve.track.evidences((0, last, len(curve) - 1)), chance.evidence, *evidence)
     details = {
