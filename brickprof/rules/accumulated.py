@@ -1,7 +1,7 @@
 """C-GA-001, its count: an update follows as many backwards as were declared.
 
-Enters: a story. Leaves: a violation where gradient accumulation is declared and the optimizer steps after another number
-of backwards.
+Enters: a story. Leaves: a violation where gradient accumulation is declared and the optimizer steps after another
+number of backwards.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _violation(story: Story, rank: int, setting: Setting, wanted: float, looked:
         "config-unused", 0.92, _FOLLOW,
         (Because(f"Why has {setting.key} no effect?", f"In {looked:,} steps the optimizer stepped after "
                  f"{_backwards(seen)}: the effective batch is {size} than declared.", "", evidence),),
-        action=f"Call optimizer.step() and zero_grad() only after {wanted:g} backwards, each loss divided by {wanted:g}.",
+        action=f"Call optimizer.step() and zero_grad() after {wanted:g} backwards, each loss divided by {wanted:g}.",
         static=True,
     )  # fmt: skip
 
