@@ -51,7 +51,7 @@ def _violation(story: Story, rank: int, setting: Setting, wanted: float, looked:
         {"question": f"Is {setting.key} in force?", "asked": "Of how many backwards is an update made?"},
         "config-unused", 0.92, _FOLLOW,
         (Because(f"Why has {setting.key} no effect?", f"In {looked:,} steps the optimizer stepped after "
-                 f"{_backwards(seen)}: the effective batch is {size} than declared.", "", evidence),),
+                 f"{wording.count(seen, 'backward')}: the effective batch is {size} than declared.", "", evidence),),
         action=f"Call optimizer.step() and zero_grad() after {wanted:g} backwards, each loss divided by {wanted:g}.",
         static=True,
     )  # fmt: skip

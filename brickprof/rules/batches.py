@@ -45,11 +45,9 @@ def _loaders(story: Story, rank: int) -> list[Event]:
 def _forms(story: Story, rank: int, wanted: float) -> set[float]:
     """The declared batch as one loader may hand it out: whole, a rank's part, a micro-batch of it."""
     asked = declared.settings(story)
-    parts = {1.0, float(max(1, len(story.ranks)))}
-    parts |= {
-        value for name in ("accumulation", "world_size") if (value := declared.amount(declared.only(asked, name)))
-    }
-    both = {one * other for one in parts for other in parts}
+    ranks = {1.0, float(len(story.ranks)), declared.amount(declared.only(asked, "world_size")) or 1.0}
+    micro = {1.0, declared.amount(declared.only(asked, "accumulation")) or 1.0}
+    both = {one * other for one in ranks for other in micro}
     listed = {value for each in asked.get("batch_size", []) if (value := number(each.value))}
     return {form for size in {wanted, *listed} for part in both for form in (size / part, size * part)}
 

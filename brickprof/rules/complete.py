@@ -47,7 +47,8 @@ def _incomplete(story: Story, rank: int, one: Resume) -> Iterator[Violation]:
     missing = whole(model.fields.get("missing")) if model is not None else 0
     if missing:
         names = ", ".join(str(name) for name in (model.fields.get("names") or ())[:3]) if model is not None else ""
-        what = f"{wording.count(missing, 'tensor')} of the model were not in the file ({names})"
+        were = "was" if missing == 1 else "were"
+        what = f"{wording.count(missing, 'tensor')} of the model {were} not in the file ({names})"
         why = "load_state_dict was told not to be strict, so that what is missing stayed as it was initialised"
         yield violation(COMPLETE, rank, one, what, why, "checkpoint-incomplete", 0.92)
     needs = any(stateful(each) for each in declared.optimizers(story, rank))

@@ -41,6 +41,8 @@ def judged(story: Story, rank: int, at: int, own: list[Schedule], contract: Cont
     updates = declared.updates(story, rank).get(at, 0)
     if updates < contract.threshold("fewest_updates") or len(found) < 4 or any(o.cls in _MEANT_TO_TURN for o in own):
         return None
+    if found.steps[0] > 0.1 * found.steps[-1]:
+        return None  # it took over from another: the schedule did not begin with it
     turned = _turned(story, rank, found, own, updates)
     if turned is not None or not declared.over(story, rank):
         return turned
@@ -147,7 +149,7 @@ def _steps_made(story: Story, rank: int, one: Schedule) -> float | None:
         return float(total)
     last = one.sightings[-1]
     count = last.fields.get("count")
-    if not isinstance(count, int) or last.step < 1:
+    if not isinstance(count, int) or len(one.sightings) < 2 or last.step < 1:
         return None
     return (count - 1) * max(1.0, story.steps(rank) / (last.step + 1))
 

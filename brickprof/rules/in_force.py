@@ -76,10 +76,10 @@ def _saving(story: Story, rank: int, asked: Settings, contract: Contract) -> Ite
     setting = declared.only(asked, "save_every")
     every = declared.amount(setting)
     steps = story.steps(rank)
-    saves = [
-        event for each in story.ranks for event in story.events("checkpoint", each) if event.fields.get("op") == "save"
-    ]
-    if setting is None or not every or every < 1 or saves or steps < every + 1 or _by_epochs(asked):
+    files = [event.fields.get("op") for each in story.ranks for event in story.events("checkpoint", each)]
+    if setting is None or not every or every < 1 or "save" in files or steps < every + 1 or _by_epochs(asked):
+        return
+    if _may_be_epochs(setting, every, asked):
         return
     yield _violation(
         story, rank, setting, f"{_said(setting)}, and no checkpoint was written in {steps:,} steps "

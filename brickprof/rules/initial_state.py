@@ -44,7 +44,7 @@ def _judged(story: Story, event: Event, contract: Contract) -> Iterator[Violatio
     rows = _rows(event)
     loose = str(event.fields.get("dtype", "")) in _LOW
     most = contract.threshold("error_in_low_precision" if loose else "error")
-    stale = [row for row in rows if row.get("stale")]
+    stale = [] if _restored(story, event) else [row for row in rows if row.get("stale")]
     negative = [row for row in rows if (low := number(row.get("v_min"))) is not None and low < 0]
     wrong = [row for row in rows if max(_error(row, "m_error"), _error(row, "v_error")) > most]
     share = contract.threshold("share_of_tensors")
@@ -83,6 +83,12 @@ def _violation(
         action="Make the moments with torch.zeros_like (not torch.empty, not memory from a pool that is not cleared).",
         static=True,
     )  # fmt: skip
+
+
+def _restored(story: Story, event: Event) -> bool:
+    """Whether a file brought the state: then it may well be there before the first update."""
+    given = [each for each in story.events("restored", event.rank) if each.fields.get("what") == "optimizer"]
+    return any(each.seq < event.seq for each in given)
 
 
 def _rows(event: Event) -> list[dict[str, Any]]:

@@ -19,7 +19,9 @@ from brickprof.rules.resumes import Resume, rate_after, rate_before, resumes, st
 from brickprof.rules.story import Story
 
 RESUME = "C-RESUME-001"
-_FOLLOW = frozenset({"spike", "diverged", "plateau", "loss-jump", "slow-learning", "resume", "schedule"})
+_FOLLOW = frozenset(
+    {"spike", "diverged", "plateau", "loss-jump", "slow-learning", "resume", "schedule", "optimizer-state"}
+)
 
 
 class ResumeState:

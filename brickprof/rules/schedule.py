@@ -139,6 +139,8 @@ def _never_peaks(story: Story, rank: int, at: int, own: list[Schedule], contract
     updates = declared.updates(story, rank).get(at, 0)
     if updates < contract.threshold("fewest_updates") or len(found) < 4 or not declared.over(story, rank):
         return None
+    if found.steps[0] > 0.1 * found.steps[-1]:
+        return None  # it took over from another: the schedule did not begin with it
     target, source = _target(story, own)
     peak, last = float(found.values.max()), float(found.values[-1])
     rising = last >= peak * (1 - 1e-9) and found.values[0] < last and bool(np.all(np.diff(found.values) >= 0))

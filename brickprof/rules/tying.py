@@ -17,7 +17,7 @@ from brickprof.rules.names import whole
 from brickprof.rules.story import Grid, Story
 
 CONTRACT = "C-TIEDOPT-001"
-_FOLLOW = frozenset({"plateau", "slow-learning", "resume-jump", "checkpoint"})
+_FOLLOW = frozenset({"plateau", "slow-learning", "resume", "checkpoint", "tying"})
 
 
 class _Drift(NamedTuple):
@@ -35,7 +35,9 @@ class Tying:
             if not story.trained:
                 return outcomes.vacuous(contract, "no training was observed")
             return outcomes.vacuous(contract, "no weights are tied, equal, or declared to be tied")
-        violations = [found for pair in pairs if (found := _judged(story, rank, pair, pairs)) is not None]
+        by_names = {str(pair.fields.get("names")): pair for pair in reversed(pairs)}
+        found = [_judged(story, rank, pair, pairs) for pair in by_names.values()]
+        violations = [violation for violation in found if violation is not None]
         if violations:
             return outcomes.broken(contract, violations, "one storage, one parameter")
         return outcomes.held(contract, "tied weights are one tensor", "one storage, one parameter")
