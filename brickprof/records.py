@@ -47,7 +47,7 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  moments, count, lr, optimizer
     collective   op, seq (per group), group, ranks, numel, dtype, asynchronous, waited, phase (open|done|wait|orphaned),
                  site, ns
-    syncs        count, device (of tensors on a device), sites [[file:line, n]]      the script's host reads, sampled steps
+    syncs        count, device (of tensors on a device), sites [[file:line, n]]  host reads, sampled steps
     retained     graphs (of losses of earlier steps, alive), since, looked
     mode         model, training, mixed
     activation   block outputs that are not finite: brick, nan, inf, numel, dtype, phase, inputs_finite

@@ -20,7 +20,7 @@ from brickprof.capture.surroundings import hands_off
 _KINDS = {"Relu": "ReLU", "Tanh": "Tanh", "Sigmoid": "Sigmoid", "Threshold": "ReLU"}
 _MOST_NODES = 1500
 _MOST_ACTIVATIONS = 64
-_MOST_ELEMENTS = 1 << 19
+_MOST_ELEMENTS = 1 << 17
 _ROWS = 128
 _SEARCH = 6
 
