@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from brickprof.cli import doctor
+from brickprof.cli import app, doctor
 from brickprof.cli.app import main
 from brickprof.cli.zoo import MARK
 from brickprof.reference import zoo
@@ -428,6 +428,14 @@ def test_the_list_runs_nothing(cage, capsys):
 def test_wrong_words_are_wrong_usage(words, said, cage, capsys):
     assert main(words) == 2
     assert said in capsys.readouterr().err
+
+
+def test_options_are_a_conscious_choice():
+    (entry,) = (entry for entry in app.build()[0].registered_commands if entry.name == "zoo")
+    assert sorted(name for name in entry.callback.__annotations__ if name != "return") == [
+        "again", "controls", "everything", "family", "faults", "ids", "jobs", "json_file", "kind", "markdown_file",
+        "only_list", "out", "timeout",
+    ]  # fmt: skip
 
 
 def test_the_command_itself_never_loads_torch():

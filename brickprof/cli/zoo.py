@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 def zoo(
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="IDS...", help="Faults and controls, such as alb-044a or 'alb-*'.")
+        list[str] | None, typer.Argument(metavar="IDS", help="Faults and controls, such as alb-044a or 'alb-*'.")
     ] = None,
     faults: Annotated[bool, typer.Option("--faults", help="Only the faults.")] = False,
     controls: Annotated[bool, typer.Option("--controls", help="Only the healthy controls.")] = False,
