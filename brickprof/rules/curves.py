@@ -149,6 +149,13 @@ def training_calls(story: Story, rank: int) -> list[Event]:
     return [event for event in story.events("criterion", rank) if event.fields.get("grad") is not False]
 
 
+def evaluations(story: Story, rank: int) -> Track:
+    """The loss of each evaluation: passes without gradients that are no part of every step."""
+    if any("frequent" in event.fields for event in story.events("evaluation", rank)):
+        return story.track("evaluation", "loss", rank, frequent=False).finite()
+    return story.track("evaluation", "loss", rank).finite()
+
+
 def chance(story: Story, rank: int) -> Chance | None:
     """What guessing costs: ln(classes), where the loss is seen to be a cross-entropy (or its share of a step)."""
     calls = [event for event in training_calls(story, rank) if event.fields.get("name") in _CLASSED]

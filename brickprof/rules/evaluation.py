@@ -12,7 +12,7 @@ import numpy as np
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.rules import curves, outcomes, wording
-from brickprof.rules.curves import Curve
+from brickprof.rules.curves import Curve, evaluations
 from brickprof.rules.story import Story, Track
 
 CONTRACT = "C-GENERAL-001"
@@ -39,13 +39,6 @@ class Generalisation:
         if len(held) < contract.threshold("evaluations"):
             return outcomes.unjudged(contract, "too few evaluations to see them turn", observed)
         return outcomes.held(contract, observed)
-
-
-def evaluations(story: Story, rank: int) -> Track:
-    """The loss of each evaluation: passes without gradients that are no part of every step."""
-    if any("frequent" in event.fields for event in story.events("evaluation", rank)):
-        return story.track("evaluation", "loss", rank, frequent=False).finite()
-    return story.track("evaluation", "loss", rank).finite()
 
 
 def _train_level(curve: Curve, step: int) -> float | None:

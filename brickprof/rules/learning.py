@@ -16,7 +16,7 @@ import numpy as np
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Violation
 from brickprof.rules import curves, wording
-from brickprof.rules.curves import Chance, Curve
+from brickprof.rules.curves import Chance, Curve, evaluations
 from brickprof.rules.story import Story
 
 LEARN, TREND = "C-LEARN-001", "FALSIFY-ALBOR-001"
@@ -153,7 +153,7 @@ def _trend(story: Story, curve: Curve, contract: Contract) -> list[Violation]:
     chance = curves.chance(story, curve.track.rank)
     violation = _above_start(curve, chance, contract)
     if violation is None and not curve.several and not curve.phases:
-        violation = _lost_again(story, curve, contract) or _plateau(curve, contract)
+        violation = _lost_again(story, curve, contract) or _plateau(story, curve, contract)
     return [violation] if violation is not None else []
 
 
@@ -219,14 +219,15 @@ def _diverged(
     )  # fmt: skip
 
 
-def _plateau(curve: Curve, contract: Contract) -> Violation | None:
+def _plateau(story: Story, curve: Curve, contract: Contract) -> Violation | None:
     """Worth knowing, no more: it fell at first, and the second half of the run brought nothing."""
     if len(curve) < int(contract.threshold("plateau")):
         return None
     half = curve.values[len(curve) // 2 :]
     level, start = float(np.median(half)), curve.start
     fell = level < 0.95 * start and start - level > 3 * curves.spread(half)
-    if not fell or level < 0.2 * start or curves.slope(half) < -2:
+    lowest = 0.02 if _evaluations_rest(story, curve) else 0.2
+    if not fell or level < lowest * start or curves.slope(half) < -2:
         return None
     place = len(curve) // 2
     symptom = f"loss fell from {start:.4g} to {level:.4g} and has not moved since step {curve.step(place):,}"
@@ -235,6 +236,15 @@ def _plateau(curve: Curve, contract: Contract) -> Violation | None:
         TREND, "plateau", Severity.INFO, symptom, curve.step(place), curve.step(len(curve) - 1), "loss", "step",
         curve.track.rank, curve.track.evidences((0, place, len(curve) - 1)), details,
     )  # fmt: skip
+
+
+def _evaluations_rest(story: Story, curve: Curve) -> bool:
+    """Whether evaluations of the second half brought nothing either."""
+    held = evaluations(story, curve.track.rank)
+    before, after = held.until(curve.step(len(curve) // 2)), held.since(curve.step(len(curve) // 2))
+    if len(before) < 3 or len(after) < 3:
+        return False
+    return float(after.values.min()) > 0.98 * float(before.values.min())
 
 
 RULES = (Learning, Trend)

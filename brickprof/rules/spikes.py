@@ -3,7 +3,7 @@
 Enters: the story. Leaves: the symptom ``spike``: one violation for the worst jump, with how often it happened and
 whether the loss came back. A jump is measured against the median and the median deviation of the steps before it, with
 a margin that heavy-tailed losses of tiny batches do not reach in ten thousand steps. One jump that recovers is worth
-knowing; one that does not, or many, are worth a look.
+knowing; one that does not, many, or one that leaves even an untrained model's loss far behind are worth a look.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def _violation(curve: Curve, contract: Contract) -> Violation | None:
     lasting = [jump for jump in found if _lasting(jump, left, contract)]
     often = len(found) >= contract.threshold("often") and not curve.phases and _apart(curve, found, contract)
     worst = lasting[0] if lasting else max(found, key=lambda jump: jump.peak - jump.before)
-    severity = Severity.WARNING if (lasting and not curve.phases) or often else Severity.INFO
+    extreme = worst.peak > contract.threshold("extreme") * max(curve.start, worst.before) and not curve.signed
+    severity = Severity.WARNING if (lasting and not curve.phases) or often or extreme else Severity.INFO
     first = found[0] if often and not lasting else worst
     proof = curve.track.evidences((max(0, worst.place - 1), worst.place, min(worst.place + 1, len(curve) - 1)))
     details = {

@@ -59,12 +59,22 @@ def _data(violation: Violation, story: Story) -> Hypothesis:
         else:
             cause.lacks(f"the inputs of step {at:,}")
     _same_batch(cause, violation, story)
+    _calm_before(cause, story, rank, at)
     if violation.details.get("recovered"):
         cause.supports("the loss came back by itself, so that the weights before it were good", 1, *violation.evidence)
     return cause
 
 
 _NAMES = {"absmax": "largest value", "std": "standard deviation"}
+
+
+def _calm_before(cause: Hypothesis, story: Story, rank: int, at: int) -> None:
+    """Nothing that the optimizer does had moved before the loss did."""
+    norms, rates = story.norms(rank).finite(), story.rates(rank)
+    near = np.flatnonzero((norms.steps < at) & (norms.steps >= at - _BACK))
+    if len(near) and _before(norms, at, _UNLIKE) is None and _before(rates, at, 1.5) is None:
+        text = f"gradients and rate were as usual until step {at - 1:,}: the loss moved first"
+        cause.supports(text, 1.5, norms.evidence(int(near[-1])))
 
 
 def _same_batch(cause: Hypothesis, violation: Violation, story: Story) -> None:
