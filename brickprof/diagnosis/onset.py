@@ -12,11 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from brickprof.diagnosis.case import Case
+from brickprof.rules.divergence import ordinary_rate
 from brickprof.rules.handling import plain_number
 from brickprof.rules.norms import yardstick
 
 HUGE_REACH = 1e4
 """A loss that would move by ten thousand of its own sizes if the weights moved by theirs: hundreds is usual."""
+LARGE_REACH = 300.0
 _BIG_INPUTS = 30.0
 
 
@@ -27,14 +29,24 @@ class Onset:
     evidence: tuple[str, ...] = ()
     inputs: float | None = None
     """The size of the first inputs, where they were looked at."""
+    ordinary: str = ""
+    """That the learning rate is one in common use, in words."""
     warmup: tuple[str, float, str] | None = None
     """The declared key, its number of steps, and the record that says so."""
 
     @property
     def huge(self) -> bool:
         """Whether gradients were out of all proportion before the first update, and not because of the inputs."""
-        ordinary = self.inputs is None or self.inputs < _BIG_INPUTS
-        return self.reach >= HUGE_REACH and ordinary
+        return self.reach >= HUGE_REACH and self._inputs_ordinary
+
+    @property
+    def _inputs_ordinary(self) -> bool:
+        return self.inputs is None or self.inputs < _BIG_INPUTS
+
+    @property
+    def large(self) -> bool:
+        """Whether gradients were large before the first update, and the learning rate is one in common use."""
+        return self.huge or (bool(self.ordinary) and self.reach >= LARGE_REACH and self._inputs_ordinary)
 
     @property
     def text(self) -> str:
@@ -43,7 +55,7 @@ class Onset:
         return (
             f"the gradient norm was {self.norm:.3g} before the first update: if the weights moved by their own size, "
             f"the loss would move by {self.reach:.1g} times its own"
-        )
+        ) + (f"; {self.ordinary}" if self.ordinary else "")
 
 
 def onset(case: Case, rank: int) -> Onset:
@@ -55,7 +67,8 @@ def onset(case: Case, rank: int) -> Onset:
     norm = float(norms.values[0])
     reach = norm * measure.weights / abs(float(first_loss[0]))
     sizes = case.story.track("batch", "absmax", rank).finite().values[:8]
-    return Onset(norm, reach, norms.evidences((0,)), float(np.median(sizes)) if len(sizes) else None, warmup)
+    inputs = float(np.median(sizes)) if len(sizes) else None
+    return Onset(norm, reach, norms.evidences((0,)), inputs, ordinary_rate(case.story, rank), warmup)
 
 
 def declared_warmup(case: Case) -> tuple[str, float, str] | None:

@@ -204,8 +204,10 @@ def partial(story: Story, told: Sequence[Look], bound: float | None, contract: C
     clipped = [look for look in told if look.clips and not all(late(clip, look.update) for clip in look.clips)]
     rests = [(look, *rest) for look in clipped if (rest := _rest(story, look)) is not None]
     bad = [found for found in rests if found[1] > contract.threshold("over") * bound]
-    if len(bad) < contract.threshold("looks") or len(bad) < 0.2 * len(rests):
+    if not bad or len(bad) < 0.2 * len(rests):
         return None
+    if len(bad) < contract.threshold("looks") and max(found[1] for found in bad) < 100 * bound:
+        return None  # a run may break right after its first update: then one look has to be beyond doubt
     look, norm, brick, evidence = max(bad, key=lambda found: found[1])
     covered = sum(whole(clip.fields.get("tensors")) for clip in look.clips)
     told_of = f"{wording.count(covered, 'parameter')} are clipped to {bound:g}, and {brick or 'the rest'} is not: "

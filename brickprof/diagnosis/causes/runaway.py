@@ -62,8 +62,8 @@ def _learning_rate(violation: Violation, before: int, began: Onset, timeline: Ti
     cause.next_experiment = "Run the first steps with a tenth of the learning rate: the loss should now fall."
     _update_sizes(cause, violation, before, timeline)
     _rate_jumped(cause, before, timeline)
-    if cause.support and began.huge and began.norm is not None:
-        cause.contradicts(began.text, 4, *began.evidence)
+    if cause.support and began.large and began.norm is not None:
+        cause.contradicts(began.text, 4 if began.huge else 2.5, *began.evidence)
     rise = growth.loss_rise(timeline, before)
     if rise is not None and (cause.support or violation.what == "diverged"):
         low, last = rise
@@ -153,8 +153,8 @@ def _exploding(violation: Violation, before: int, began: Onset, timeline: Timeli
         "Run with clip_grad_norm_(model.parameters(), 1.0): the norm before clipping shows the growth."
     )
     norms = growth.norms(timeline, before)
-    if began.huge:
-        cause.supports(began.text, 3, *began.evidence)
+    if began.large:
+        cause.supports(began.text, 3 if began.huge else 1.5, *began.evidence)
         cause.whys.append(Why("How large were gradients at first?", wording.sentence(began.text), "", began.evidence))
     if norms is None:
         cause.lacks("gradient norms before the incident")
@@ -163,9 +163,9 @@ def _exploding(violation: Violation, before: int, began: Onset, timeline: Timeli
         text = f"the gradient norm went from {norms.typical:.3g} to {peak.value:.3g} by step {peak.step:,}"
         cause.supports(text, 1.5 + 0.5 * min(norms.gradual, 4), norms.first.evidence, norms.peak.evidence)
         cause.whys.append(Why("Why did it overflow?", wording.sentence(text), "", cause.evidence))
-        if not began.huge:
+        if not began.large:
             updates_came_first(cause, norms, before, timeline)
-    elif norms.flat and not began.huge:
+    elif norms.flat and not began.large:
         text = f"the gradient norm stayed near {norms.typical:.3g} until step {norms.last.step:,}"
         cause.contradicts(text, 2, norms.last.evidence)
     _by_depth(cause, before, timeline)

@@ -1,0 +1,133 @@
+"""C-STEPSIZE-001: updates are small against the weights they change.
+
+Enters: the story: how large the first updates were, what the loss did right after them, and where it is at the end.
+Leaves: one result. Updates of the size of the weights, a loss that jumps to a multiple of its start in ten steps and
+never gets far below it again: the learning rate is too high. A loss that recovers is nobody's business, and gradients
+that were out of proportion before the first update are the model's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from brickprof.contracts.schema import Contract
+from brickprof.contracts.verdicts import Because, ContractResult, Excluded, Severity, Verdict, Violation
+from brickprof.rules.norms import yardstick
+from brickprof.rules.story import Story, Track
+
+CONTRACT = "C-STEPSIZE-001"
+_FOLLOWS = frozenset({"nonfinite", "exploding", "diverged", "spike", "not-learning", "plateau", "dead-units",
+                      "saturated-units"})  # fmt: skip
+_SOON = 10
+_ORDINARY = {"sgd": 0.3, "": 0.01}
+"""Learning rates that are in common use, by kind of optimizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """The size of whole updates against the whole weights, a number for each look."""
+
+    steps: npt.NDArray[np.int64]
+    shares: npt.NDArray[np.float64]
+    evidence: tuple[str, ...]
+
+
+class StepSize:
+    contract = CONTRACT
+
+    def judge(self, story: Story, contract: Contract) -> ContractResult:
+        threshold = f"update / weights < {contract.threshold('share'):g} where the loss rises"
+        rank = story.ranks[0] if story.ranks else 0
+        moves, losses = moved(story, rank), story.losses(rank).finite()
+        if not len(losses):
+            return ContractResult(CONTRACT, Verdict.VACUOUS, "", threshold, "no loss was seen")
+        if moves is None:
+            return ContractResult(CONTRACT, Verdict.NOT_EVALUATED, "", threshold, "no update was measured")
+        observed = f"first update {moves.shares[0]:.2g} of the weights, median {float(np.median(moves.shares)):.2g}"
+        violation = _too_large(story, rank, moves, losses, contract)
+        if violation is None:
+            return ContractResult(CONTRACT, Verdict.PASS, observed, threshold)
+        return ContractResult(CONTRACT, Verdict.FAIL, observed, threshold, violation.symptom, (violation,))
+
+
+def moved(story: Story, rank: int) -> Moves | None:
+    grid = story.grid("update", rank)
+    if not len(grid):
+        return None
+    with np.errstate(all="ignore"):
+        sizes = np.where(grid.ratio > 0, grid.l2 / grid.ratio, np.nan)
+        updates = np.where(np.isfinite(sizes), grid.l2, np.nan)
+        shares = np.sqrt(np.nansum(np.square(updates), axis=1) / np.nansum(np.square(sizes), axis=1))
+    known = np.flatnonzero(np.isfinite(shares))
+    if not len(known):
+        return None
+    first = int(known[0])
+    largest = int(np.nanargmax(np.where(np.isfinite(grid.l2[first]), grid.l2[first], -1.0)))
+    return Moves(grid.steps[known], shares[known], (grid.evidence(first, largest),))
+
+
+def ordinary_rate(story: Story, rank: int) -> str:
+    """How the learning rate compares with those in use: "0.1 is ordinary for SGD", or nothing."""
+    rates = story.rates(rank).finite()
+    created = story.first("optimizer_created", rank)
+    cls = str(created.fields.get("cls", "")) if created is not None else ""
+    limit = _ORDINARY["sgd" if cls.lower() == "sgd" else ""]
+    if not len(rates) or not cls or float(rates.values[0]) > limit:
+        return ""
+    return f"a rate of {float(rates.values[0]):.3g} is ordinary for {cls}"
+
+
+def out_of_proportion(story: Story, rank: int, reach: float) -> bool:
+    """Whether gradients before the first update would move the loss by ``reach`` of its own sizes."""
+    norms, measure = story.norms(rank).finite(), yardstick(story, rank)
+    return bool(len(norms)) and measure is not None and measure.reach(float(norms.values[0])) >= reach
+
+
+def _too_large(story: Story, rank: int, moves: Moves, losses: Track, contract: Contract) -> Violation | None:
+    start = float(losses.values[0])
+    if story.names.optimizers(rank) > 1 or start <= 0 or len(losses) < 3 or moves.steps[0] > _SOON:
+        return None
+    early = moves.shares[moves.steps <= losses.steps[0] + _SOON]
+    soon = losses.values[: _SOON + 1]
+    place = int(np.argmax(soon))
+    end = float(np.median(losses.values[-max(3, len(losses) // 4) :]))
+    if early.max() < contract.threshold("share") or soon[place] < contract.threshold("rise") * start:
+        return None
+    if end < contract.threshold("settled") * start:
+        return None
+    ordinary = ordinary_rate(story, rank)
+    if out_of_proportion(story, rank, 300.0 if ordinary else 1e4):
+        return None
+    return _violation(story, rank, moves, losses, place, end)
+
+
+def _violation(story: Story, rank: int, moves: Moves, losses: Track, place: int, end: float) -> Violation:
+    start, top, step = float(losses.values[0]), float(losses.values[place]), int(losses.steps[place])
+    rates = story.rates(rank).finite()
+    rate = f" at a learning rate of {float(rates.values[0]):.3g}" if len(rates) else ""
+    share = float(moves.shares[0])
+    symptom = f"the loss went from {start:.4g} to {top:.4g} by step {step:,} and is {end:.4g} at the end"
+    first = f"The update of step {int(moves.steps[0]):,}"
+    why = f"{first} changed the weights by {share:.0%} of their size{rate}; 0.1 % is usual."
+    evidence = losses.evidences((0, place))
+    proof = (*moves.evidence, *rates.evidences((0,)))
+    norms = story.norms(rank).finite()
+    excluded: tuple[Excluded, ...] = ()
+    if len(norms):
+        text = f"the gradient norm was {float(norms.values[0]):.3g} before the first update"
+        excluded = (Excluded("exploding-gradients", text, norms.evidences((0,))),)
+    return Violation(
+        CONTRACT, "update-size", Severity.ERROR if end >= start else Severity.WARNING, symptom, int(moves.steps[0]),
+        step, "", "optimizer", rank, evidence,
+        {"question": "Why did the loss jump at once?", "asked": "What did the first updates do?"},
+        cause="learning-rate-too-high", certainty=0.87, explains=_FOLLOWS, static=True, excluded=excluded,
+        whys=(Because("How large were the updates?", why, "", proof),),
+        action=f"Lower the learning rate by a factor of 10 to 100{rate.replace(' at a learning rate of', ': it is')}.",
+        experiment="Run the first steps with a tenth of the learning rate: the loss should now fall.",
+    )  # fmt: skip
+
+
+RULE = StepSize
