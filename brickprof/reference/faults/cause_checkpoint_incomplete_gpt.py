@@ -14,7 +14,7 @@ TRUTH = {
     "title": "the optimizer is not in the checkpoint",
     "family": "gpt",
     "kind": "silent",
-    "contracts": ["C-GPUOPT", "C-RESUME", "C-GPUOPT-001", "C-RESUME-001"],
+    "contracts": ["C-GPUOPT-001", "C-RESUME-001"],
     "root_causes": ["checkpoint-incomplete", "resume-state-lost"],
     "bricks": [],
     "first_step": 100,

@@ -10,7 +10,7 @@ TRUTH = {
     "title": "validation in training mode",
     "family": "gpt",
     "kind": "silent",
-    "contracts": ["C-MODE-001", "C-AUTOEVAL"],
+    "contracts": ["C-MODE-001", "C-AUTOEVAL-001"],
     "root_causes": ["model-left-in-train"],
     "bricks": [],
     "first_step": 39,

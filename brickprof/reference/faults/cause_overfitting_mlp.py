@@ -10,7 +10,7 @@ TRUTH = {
     "title": "sixty rows learnt by heart",
     "family": "mlp",
     "kind": "silent",
-    "contracts": ["C-GENERAL-001", "C-AUTOEVAL"],
+    "contracts": ["C-GENERAL-001", "C-AUTOEVAL-001"],
     "root_causes": ["overfitting"],
     "bricks": [],
     "first_step": 100,

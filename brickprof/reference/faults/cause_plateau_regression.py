@@ -10,7 +10,7 @@ TRUTH = {
     "title": "nine hundred updates without progress",
     "family": "mlp",
     "kind": "silent",
-    "contracts": ["FALSIFY-ALBOR-001", "C-AUTOEVAL", "C-GENERAL-001"],
+    "contracts": ["FALSIFY-ALBOR-001", "C-AUTOEVAL-001", "C-GENERAL-001"],
     "root_causes": ["plateau", "underfitting"],
     "bricks": [],
     "first_step": 150,

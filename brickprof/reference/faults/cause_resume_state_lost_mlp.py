@@ -13,7 +13,7 @@ TRUTH = {
     "title": "the optimizer is rebuilt after loading its state",
     "family": "mlp",
     "kind": "silent",
-    "contracts": ["C-RESUME", "C-GPUOPT", "C-RESUME-001", "C-GPUOPT-001"],
+    "contracts": ["C-RESUME-001", "C-GPUOPT-001"],
     "root_causes": ["resume-state-lost", "checkpoint-incomplete"],
     "bricks": [],
     "first_step": 150,

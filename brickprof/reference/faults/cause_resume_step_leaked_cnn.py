@@ -14,7 +14,7 @@ TRUTH = {
     "title": "the pretraining step counter ends fine-tuning at once",
     "family": "cnn",
     "kind": "silent",
-    "contracts": ["C-FRESH-TRAIN-001", "C-RESUME", "C-RESUME-001"],
+    "contracts": ["C-FRESH-TRAIN-001", "C-RESUME-001"],
     "root_causes": ["resume-step-leaked"],
     "bricks": [],
     "first_step": 0,
