@@ -18,6 +18,7 @@ _BROUGHT_ABOUT = {
     "diverged": ENDINGS | {"spike", "not-learning", "plateau"},
     "exploding": frozenset({"spike"}),
     "not-learning": frozenset({"plateau"}),
+    "hung": ENDINGS | {"killed", "interrupted"},
     "no-gradient": frozenset({"not-learning", "plateau"}),
 }
 """What a symptom brings about by itself."""

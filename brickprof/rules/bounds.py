@@ -12,7 +12,7 @@ from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.records import Event
 from brickprof.rules import outcomes, wording
-from brickprof.rules.standstill import foreign
+from brickprof.rules.failures import failure
 from brickprof.rules.story import Story
 
 _OUTSIDE = re.compile(
@@ -56,7 +56,8 @@ class Sizes:
 
 
 def _violation(event: Event, story: Story, contract: Contract) -> Violation | None:
-    kind, message = str(event.fields.get("type", "")).rpartition(".")[2], str(event.fields.get("message", ""))
+    raised = failure(event)
+    kind, message = raised.type, raised.message
     if outside(kind, message):
         cause, action = "out-of-bounds", _INSIDE
     elif too_small(message):
@@ -64,7 +65,7 @@ def _violation(event: Event, story: Story, contract: Contract) -> Violation | No
     else:
         return None
     brick = story.names.show(story.names.brick(event.rank, event.fields.get("brick")))
-    place = where(event)
+    place = raised.where
     first_line = message.strip().splitlines()[0] if message.strip() else kind
     symptom = f"{'a place outside a buffer was asked for' if cause == 'out-of-bounds' else 'sizes do not fit'}: "
     symptom += first_line
@@ -85,16 +86,6 @@ _INSIDE = (
     "against max_seq_len, labels against classes; evaluation has to cut its inputs as training does."
 )
 _ENOUGH = "Size the buffer by the largest input it will ever hold, and check numel() before the copy."
-
-
-def where(event: Event) -> str:
-    """The innermost line of the script's own that raised."""
-    frames = event.fields.get("frames")
-    told = [frame for frame in frames if isinstance(frame, dict)] if isinstance(frames, list) else []
-    own = [frame for frame in told if not foreign(str(frame.get("file", "")))] or told
-    if not own:
-        return ""
-    return f"{str(own[-1].get('file', '')).rpartition('/')[2]}:{own[-1].get('line', '?')}"
 
 
 RULE = Sizes

@@ -6,19 +6,23 @@ no deadlock) and C-WIRE-002 (what arrives is what was sent; judged where message
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.records import Event
 from brickprof.rules import outcomes, wording
+from brickprof.rules.failures import failure
 from brickprof.rules.names import number, whole
-from brickprof.rules.standstill import distributed, stand, stuck
+from brickprof.rules.standstill import Stand, crashed, distributed, stand, stuck
 from brickprof.rules.story import Story
 
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "p2p", "coalesced")
 _SAME_SIZE = ("allreduce", "broadcast", "reduce", "barrier", "reducescatter")
-_ENDS = frozenset({"hung", "killed", "crashed", "exited", "interrupted"})
+_ENDS = frozenset({"hung", "killed", "crashed", "exited", "interrupted", "crashed-by-signal"})
+_PARTED = frozenset({"drift", "rank-divergence", "gradient-not-reduced", "nonfinite", "diverged"})
+_TIMED_OUT = re.compile(r"timed? ?out|timeout|watchdog", re.IGNORECASE)
 
 
 class Conversation:
@@ -29,8 +33,8 @@ class Conversation:
         said = {rank: events for rank, events in said.items() if events}
         wrong = _mismatch(said, contract)
         found = [wrong] if wrong is not None else []
-        if wrong is None and (waiting := _deadlock(story, said, contract)) is not None:
-            found.append(waiting)
+        waiting = _deadlock(story, said, contract) or _failed(story, contract) if wrong is None else None
+        found += [waiting] if waiting is not None else []
         found += _orphans(said, contract)
         threshold = "the same operations in the same order on every rank, each waited for"
         if found:
@@ -86,7 +90,7 @@ def _other_words(group: Any, seq: int, by_rank: dict[int, Event], contract: Cont
     evidence = tuple(event.id for event in by_rank.values())[:4]
     return Violation(
         contract.id, "collective-mismatch", Severity.ERROR, symptom, first.step, first.step, _site(first), "collective",
-        first.rank, evidence, cause="collective-mismatch", certainty=0.95, explains=_ENDS | {"drift", "nonfinite"},
+        first.rank, evidence, cause="collective-mismatch", certainty=0.95, explains=_ENDS | _PARTED,
         whys=(Because("What do the ranks say to each other?", wording.sentence(told), "", evidence),),
         details={"group": group, "question": "Why do the ranks not meet?", "asked": "Why do the ranks not meet?"},
         action="Every rank has to call the same collectives, with the same sizes, in the same order: look for an "
@@ -123,7 +127,7 @@ def _orphans(said: dict[int, list[Event]], contract: Contract) -> list[Violation
         Violation(
             contract.id, "collective-orphaned", Severity.ERROR, symptom, first.step, first.step, _site(first),
             "collective", first.rank, evidence, cause="collective-orphaned", certainty=0.92,
-            explains=frozenset({"drift", "nonfinite", "diverged", "hung", "not-learning"}),
+            explains=_PARTED | {"hung", "not-learning", "spike"},
             whys=(Because("Why is its result not to be trusted?", text, "", evidence),),
             details={"question": "Was every operation finished?", "asked": "Was every operation finished?"},
             action="Keep the handle that async_op=True returns, and call .wait() before the tensor is read.",
@@ -164,6 +168,50 @@ def _deadlock(story: Story, said: dict[int, list[Event]], contract: Contract) ->
         details={"question": "Why does nothing move?", "asked": "Why does nothing move?"},
         action="Let every rank reach the same collective; with two ranks, one sends while the other receives "
         "(isend/irecv, or batch_isend_irecv).",
+    )  # fmt: skip
+
+
+# -- a collective that fails
+
+
+def _failed(story: Story, contract: Contract) -> Violation | None:
+    """An exception or an abort inside a collective: the ranks were not in the same one."""
+    for rank in (*story.ranks, -1):
+        for event in story.events("exception", rank):
+            raised = failure(event)
+            if raised.in_collective:
+                text = f"{raised.type}: {' '.join(raised.message.split())[:200]}"
+                late = bool(_TIMED_OUT.search(raised.message))
+                return _in_collective(story, event, text, raised.where, late=late, contract=contract)
+    for event in story.events("stacks", -1):
+        stood = crashed(event)
+        if stood is not None and distributed(stood):
+            return _in_collective(
+                story, event, "native code aborted", stood.frame, late=False, contract=contract, stood=stood
+            )
+    return None
+
+
+def _in_collective(
+    story: Story, event: Event, text: str, where: str, *, late: bool, contract: Contract, stood: Stand | None = None
+) -> Violation:
+    steps = {rank: max((loss.step for loss in story.events("loss", rank)), default=0) for rank in story.ranks}
+    step = event.step or min(steps.values(), default=0)
+    apart = len(set(steps.values())) > 1
+    cause = "deadlock" if late and not apart else "collective-mismatch"
+    symptom = f"a collective failed in step {step:,}{f' at {where}' if where else ''}: {text}"
+    whys = [Because("What did the collective say?", wording.sentence(text.rstrip(".")), "", (event.id,))]
+    if apart:
+        told = ", ".join(f"rank {rank} in step {at:,}" for rank, at in steps.items())
+        finding = f"The ranks were not in the same place: {told}. One called a collective that the other did not."
+        ids = tuple(loss.id for rank in story.ranks for loss in story.events("loss", rank)[-1:])
+        whys.append(Because("Where were the ranks?", finding, "", ids[:4]))
+    return Violation(
+        contract.id, cause, Severity.ERROR, symptom, step, step, "", "collective",
+        stood.rank if stood else max(event.rank, 0), (event.id,), cause=cause, certainty=0.85 if apart or late else 0.7, explains=_ENDS, whys=tuple(whys),
+        details={"question": "Why did the run end?", "asked": "Where did it end?"},
+        action="Let every rank call the same collectives, with the same sizes, in the same order: look for an "
+        "`if rank == ...` around one, and for two ranks that both send or both receive first.",
     )  # fmt: skip
 
 

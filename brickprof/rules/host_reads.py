@@ -49,10 +49,12 @@ class Transfers:
 
     def __init__(self) -> None:
         self._spans: dict[int, Counter[int]] = {}
+        self._first: dict[int, int] = {}
 
     def feed(self, record: Record) -> None:
         if isinstance(record, Span) and record.brick.kind is Kind.TRANSFER:
             steps = self._spans.setdefault(record.rank, Counter())
+            self._first.setdefault(record.rank, record.id)
             if len(steps) < _MOST_STEPS or record.step in steps:
                 steps[record.step] += 1
 
@@ -83,7 +85,7 @@ class Transfers:
                 symptom = f"{usual:,.0f} transfers between host and device in every step"
                 return Violation(
                     contract.id, "extra-transfers", Severity.WARNING, symptom, first, first, "", "transfer", rank,
-                    (f"span:{first}@{rank}",), cause="extra-transfers", certainty=0.85, static=True,
+                    (f"span:{self._first[rank]}@{rank}",), cause="extra-transfers", certainty=0.85, static=True,
                     details={"question": "What makes the steps slow?", "asked": "What makes the steps slow?"},
                     action="Keep on the device what is computed there, and move a batch in one copy.",
                 )  # fmt: skip

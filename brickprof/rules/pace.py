@@ -20,6 +20,8 @@ from brickprof.rules.story import Story
 from brickprof.rules.tempo import Pace, Waits, paces, waits
 
 _KEPT = 512
+Times = deque[tuple[int, int, int]]
+"""Of one block: step, nanoseconds, and the span that says so."""
 _QUESTION = "What makes the steps slow?"
 _WHOLE = ("backward", "optimizer", "loader")
 
@@ -28,7 +30,7 @@ class Budget:
     contract = "C-BUDGET-001"
 
     def __init__(self) -> None:
-        self._bricks: dict[tuple[int, Brick], deque[tuple[int, int]]] = {}
+        self._bricks: dict[tuple[int, Brick], Times] = {}
         self._parts: dict[tuple[int, int], int] = {}
         self._steps: dict[tuple[int, int], int] = {}
 
@@ -40,7 +42,7 @@ class Budget:
             self._steps[at] = record.host_ns
         elif record.phase == "forward" and kind is Kind.BLOCK:
             self._bricks.setdefault((record.rank, record.brick), deque(maxlen=_KEPT)).append(
-                (record.step, record.host_ns)
+                (record.step, record.host_ns, record.id)
             )
         # The whole of a phase, not the blocks inside it.
         if (record.phase in _WHOLE and kind is not Kind.BLOCK) or (record.phase == "forward" and not record.brick.path):
@@ -75,27 +77,40 @@ class Budget:
                 return _loader(each, rank, _on_device(story, rank), contract)
         return None
 
-    # -- a brick of vectors that takes the time of matrices
+    # -- a brick without matrices that takes longer than those with
 
     def _launches(self, story: Story, contract: Contract) -> Violation | None:
         for rank in story.ranks:
             times = {brick: seen for (of, brick), seen in self._bricks.items() if of == rank}
-            whole = [seen for brick, seen in times.items() if not brick.path]
+            lasted = max((_usual(seen) for brick, seen in times.items() if not brick.path), default=0.0)
             shapes = _shapes(story, rank)
-            heavy = [_usual(seen) for brick, seen in times.items() if max(shapes.get(brick.path, ()), default=0) > 1]
-            if not whole or not heavy:
+            matrices = [_usual(seen) for brick, seen in times.items() if max(shapes.get(brick.path, (0,))) > 1]
+            if not lasted or not matrices:
                 continue
-            lasted, peers = _usual(whole[0]), float(np.median(heavy))
             for brick, seen in times.items():
-                dims = shapes.get(brick.path, ())
-                long = _usual(seen) >= max(contract.threshold("share") * lasted, 10 * peers, 2e6)
-                if dims and max(dims) <= 1 and long and len(seen) >= contract.threshold("steps"):
-                    return _storm(brick, seen, lasted, peers, rank, story, contract)
+                plain = brick.path and not any(max(dims) > 1 for path, dims in shapes.items() if _inside(path, brick))
+                if plain and self._storms(story, rank, brick, seen, lasted, max(matrices), contract):
+                    return _storm(brick, seen, lasted, max(matrices), rank, story, contract)
         return None
 
+    @staticmethod
+    def _storms(
+        story: Story, rank: int, brick: Brick, seen: Times, lasted: float, most: float,
+        contract: Contract,
+    ) -> bool:  # fmt: skip
+        own = _usual(seen)
+        elements = _elements(story, rank, brick)
+        slow = elements is None or own >= contract.threshold("ns_per_element") * elements
+        long = own >= max(contract.threshold("share") * lasted, 4 * most, 1e9 * contract.threshold("block_seconds"))
+        return long and slow and len(seen) >= contract.threshold("steps")
 
-def _usual(seen: deque[tuple[int, int]]) -> float:
-    return float(np.median([lasted for _, lasted in seen]))
+
+def _usual(seen: Times) -> float:
+    return float(np.median([lasted for _, lasted, _ in seen]))
+
+
+def _inside(path: str, brick: Brick) -> bool:
+    return path == brick.path or path.startswith(f"{brick.path}.")
 
 
 def _shapes(story: Story, rank: int) -> dict[str, list[int]]:
@@ -108,16 +123,26 @@ def _shapes(story: Story, rank: int) -> dict[str, list[int]]:
     return found
 
 
+def _elements(story: Story, rank: int, brick: Brick) -> float | None:
+    """How many values the block puts out, where its output was looked at."""
+    grid = story.grid("activation", rank)
+    places = [place for place, other in enumerate(grid.bricks) if other == brick]
+    counts = grid.numel[:, places[0]] if places and len(grid) else np.empty(0)
+    known = counts[np.isfinite(counts) & (counts > 0)]
+    return float(np.median(known)) if len(known) else None
+
+
 def _storm(
-    brick: Brick, seen: deque[tuple[int, int]], lasted: float, peers: float, rank: int, story: Story, contract: Contract
+    brick: Brick, seen: Times, lasted: float, most: float, rank: int, story: Story, contract: Contract
 ) -> Violation:
     share, own = _usual(seen) / lasted, _usual(seen) / 1e6
     name, first, known = story.names.show(brick), seen[0][0], seen[int(contract.threshold("steps")) - 1][0]
-    symptom = f"{name} takes {share:.0%} of the forward ({own:.3g} ms), and holds only vectors"
-    text = f"Blocks with matrices take {peers / 1e6:.3g} ms. A block that scales vectors needs less, in one launch."
+    symptom = f"{name} takes {share:.0%} of the forward ({own:.3g} ms), and multiplies no matrices"
+    text = f"The slowest block with a matrix of its own takes {most / 1e6:.3g} ms. What works on values one by one "
+    text += "needs less, in a few launches: this is many small ones."
     return Violation(
         contract.id, "launch-storm", Severity.WARNING, symptom, first, known, name, "kernel", rank,
-        (f"span:{first}@{rank}",), cause="launch-storm", certainty=0.75, static=True,
+        (f"span:{seen[0][2]}@{rank}",), cause="launch-storm", certainty=0.75, static=True,
         whys=(Because("Why is that too much?", text, name),), details={"question": _QUESTION, "asked": _QUESTION},
         action="Look for a Python loop over rows or positions in it, and do them all in one operation.",
         experiment="Count its launches: brickprof run --level deep SCRIPT",

@@ -15,6 +15,7 @@ from brickprof import pulse
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Violation
 from brickprof.records import Event, Record
 from brickprof.rules import wording
+from brickprof.rules.failures import failure
 from brickprof.rules.names import Names, number, whole
 from brickprof.rules.standstill import stand
 
@@ -28,6 +29,7 @@ _MEMORY = (
 )  # fmt: skip
 _PEER_LEFT = ("connection closed by peer", "connection reset by peer", "broken pipe", "remote process exited")
 _REQUESTS = frozenset({"SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"})
+_OWN_SIGNALS = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
 _KEPT = 64
 
 
@@ -91,7 +93,7 @@ class Process:
 
     def finish(self, run: Run | None) -> ContractResult:
         self._beat = _last_beat(run)
-        violations = [*self._ended(), *self._hung()]
+        violations = [*self._hung(), *self._ended()]
         errors = any(violation.severity is Severity.ERROR for violation in violations)
         ended = Verdict.PASS if self._exits else Verdict.NOT_EVALUATED
         verdict = Verdict.FAIL if errors else ended
@@ -129,14 +131,18 @@ class Process:
         return self._violation(event, what, Severity.ERROR, symptom, signal=name)
 
     def _by_exception(self, event: Event) -> Violation | None:
-        kind, message = str(event.fields.get("type", "")), str(event.fields.get("message", ""))
-        short = kind.rpartition(".")[2]
+        raised = failure(event)
+        short, message = raised.type, raised.message
         if short == "KeyboardInterrupt":
             return self._violation(
                 event, "interrupted", Severity.INFO, f"interrupted{self._at(event)}", peer_left=False
             )  # fmt: skip
         if short == "SystemExit":
             return None  # the exit code speaks for it
+        if raised.signal:
+            symptom = f"a process of the script was killed by {raised.signal}{self._at(event)}"
+            what = "crashed-by-signal" if raised.signal in _OWN_SIGNALS else "killed"
+            return self._violation(event, what, Severity.ERROR, symptom, signal=raised.signal, peer_left=False)
         said = f"{short}: {message}" if message else short
         symptom = f"the script raised {said}{self._at(event)}"
         memory = short in ("OutOfMemoryError", "MemoryError") or any(sign in message.lower() for sign in _MEMORY)

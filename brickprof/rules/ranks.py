@@ -51,7 +51,8 @@ class Bits:
         names = [name for name, differs in zip(parted.tensors, parted.differ, strict=True) if differs]
         symptom = f"{wording.count(len(names), 'parameter')} differ between ranks from step {parted.step:,} on"
         violation = Violation(
-            contract.id, "drift", Severity.ERROR, symptom, parted.step, parted.step, _brick(found, "weight", names[0]),
+            contract.id, "drift", Severity.ERROR, symptom, parted.step, parted.step,
+            "" if len(names) == len(parted.tensors) else _brick(found, "weight", names[0]),
             evidence=_evidence(found, "weight", parted.step, names[0]), details={"question": _QUESTION},
         )  # fmt: skip
         return outcomes.broken(contract, [violation], "equal to the bit")

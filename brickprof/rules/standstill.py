@@ -63,9 +63,20 @@ def stand(hang: Event) -> list[Stand]:
     return [_stand(item, seconds) for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
 
 
+def crashed(event: Event) -> Stand | None:
+    """Where a process stood when native code failed: a ``stacks`` event of the launch."""
+    item = dict(event.fields)
+    stacks = item.get("stacks")
+    if not isinstance(stacks, list) or not stacks:
+        return None
+    current = [text for text in stacks if str(text).startswith("Current thread")]
+    return _stand({**item, "stacks": current or stacks, "stalled": True}, 0.0)
+
+
 def _stand(item: dict[str, Any], seconds: float) -> Stand:
     stacks = item.get("stacks")
-    main = str(stacks[-1]) if isinstance(stacks, list) and stacks else ""
+    told = [str(text) for text in stacks if "File" in str(text)] if isinstance(stacks, list) else []
+    main = told[-1] if told else ""  # the main thread is written last
     frames = tuple(Frame(found["file"], int(found["line"]), found["name"]) for found in _FRAME.finditer(main))
     cpu = number(item.get("cpu_seconds"))
     busy = cpu > _IDLE_SHARE * seconds if cpu is not None and seconds else None
