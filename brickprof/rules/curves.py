@@ -205,5 +205,6 @@ def _implied(story: Story, rank: int) -> Chance | None:
 
 
 def _is_matrix(event: Event) -> bool:
-    shape = event.fields.get("shape")
-    return isinstance(shape, list) and len(shape) == 2 and bool(event.fields.get("trainable", True))
+    shape, fields = event.fields.get("shape"), event.fields
+    owned = bool(fields.get("model")) and bool(fields.get("trainable", True))
+    return isinstance(shape, list) and len(shape) == 2 and owned

@@ -18,6 +18,7 @@ from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Viol
 from brickprof.rules import curves, wording
 from brickprof.rules.curves import Chance, Curve, evaluations
 from brickprof.rules.story import Story
+from brickprof.rules.story.tracks import Floats
 
 LEARN, TREND = "C-LEARN-001", "FALSIFY-ALBOR-001"
 
@@ -63,10 +64,7 @@ def _at_chance(story: Story, curve: Curve, chance: Chance, contract: Contract) -
     band = contract.threshold("band")
     if not (1 - band) * chance.lowest <= level <= (1 + 3 * band) * chance.level:
         return None
-    if (
-        curves.slope(settled) < -contract.threshold("falling")
-        or curve.tail(len(curve) // 8) < (1 - band) * chance.lowest
-    ):
+    if _falls(settled, contract) or curve.tail(len(curve) // 8) < (1 - band) * chance.lowest:
         return None
     warming = _warming_up(story, curve.track.rank)
     travelled, evidence = travel(story, curve.track.rank)
@@ -74,6 +72,16 @@ def _at_chance(story: Story, curve: Curve, chance: Chance, contract: Contract) -
     if warming or not (enough or len(curve) >= contract.threshold("steps_without_travel")):
         return None
     return _not_learning(curve, chance, level, travelled, evidence, contract)
+
+
+def _falls(settled: Floats, contract: Contract) -> bool:
+    """Whether the loss falls for certain; in a long run also whether the fall is worth its name."""
+    if curves.slope(settled) >= -contract.threshold("falling"):
+        return False
+    quarter = max(1, len(settled) // 4)
+    fallen = float(np.median(settled[:quarter]) - np.median(settled[-quarter:]))
+    long = len(settled) >= 0.75 * contract.threshold("steps_without_travel")
+    return not long or fallen > contract.threshold("fall") * abs(float(np.median(settled)))
 
 
 def _not_learning(

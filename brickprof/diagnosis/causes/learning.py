@@ -17,6 +17,9 @@ from brickprof.rules import curves, wording
 _EVERY_STEP = 0.1
 """Updates of this share of the weights, step after step, are too large for any labels to be learnt."""
 
+_ROOM = 12
+"""Parameters a class, below which a model is a toy."""
+
 
 def hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
     if violation.mechanism:
@@ -24,7 +27,8 @@ def hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
     if violation.what == "plateau":
         return [_plateau(violation)]
     if violation.what == "not-learning" and violation.details.get("at_chance"):
-        return [_labels(violation, case, cause) for cause in ("labels-misaligned", "labels-random")]
+        labels = [_labels(violation, case, cause) for cause in ("labels-misaligned", "labels-random")]
+        return [*labels, _too_small(violation, case)]
     return []
 
 
@@ -46,10 +50,13 @@ def _labels(violation: Violation, case: Case, name: str) -> Hypothesis:
         "Train on ten samples only: if the loss falls to zero, the model can learn, and labels are at fault."
     )
     rank, details = violation.rank, violation.details
-    cause.supports(violation.symptom, 1.5, *violation.evidence)
+    cause.supports(violation.symptom, 1, *violation.evidence)
+    cause.lacks("inputs beside their labels")
     _flow(cause, case, rank)
     _movement(cause, case, violation)
     _answers(cause, case, rank)
+    if _tiny(violation, case):
+        cause.contradicts("the model has hardly any parameters", 2)
     if name == "labels-random":
         cause.lacks("whether the same input ever had two labels")
     told = " and ".join(fact.text for fact in cause.support[1:])
@@ -60,6 +67,30 @@ def _labels(violation: Violation, case: Case, name: str) -> Hypothesis:
     return cause
 
 
+def _too_small(violation: Violation, case: Case) -> Hypothesis:
+    """Fewer parameters than a table of the classes would need: there is hardly room for an answer."""
+    cause = Hypothesis("underfitting")
+    cause.action = "Give the model more room: wider layers, features that keep where things are."
+    count = _parameters(case, violation.rank)
+    text = f"the model has {wording.count(count, 'parameter')} for {violation.details['classes']:,} classes"
+    proof = [event.id for event in case.story.events("tensor", violation.rank)[:2]]
+    if _tiny(violation, case):
+        cause.supports(text, 4, *proof)
+        cause.whys.append(Why("Could it learn the task?", wording.sentence(text), "", tuple(proof)))
+    else:
+        cause.contradicts(text, 2, *proof)
+    return cause
+
+
+def _parameters(case: Case, rank: int) -> int:
+    names = case.story.names
+    return sum(tensor.numel for tensor in names.tensors(rank) if tensor.model and names.trained(rank, tensor))
+
+
+def _tiny(violation: Violation, case: Case) -> bool:
+    return 0 < _parameters(case, violation.rank) < _ROOM * int(violation.details["classes"])
+
+
 def _flow(cause: Hypothesis, case: Case, rank: int) -> None:
     norms = case.story.norms(rank).finite()
     if not len(norms):
@@ -67,7 +98,7 @@ def _flow(cause: Hypothesis, case: Case, rank: int) -> None:
         return
     middle = float(np.median(norms.values))
     if middle > 0:
-        cause.supports(f"gradients flow (norm {middle:.3g})", 1, norms.evidence(len(norms) // 2))
+        cause.supports(f"gradients flow (norm {middle:.3g})", 0.75, norms.evidence(len(norms) // 2))
     else:
         cause.contradicts("gradients are zero", 3, norms.evidence(len(norms) // 2))
 
@@ -83,7 +114,7 @@ def _movement(cause: Hypothesis, case: Case, violation: Violation) -> None:
     elif travelled < 0.05:
         cause.contradicts(f"the weights moved by {travelled:.2g} of their size in all", 2, *violation.evidence)
     else:
-        cause.supports(f"the weights moved {travelled:.2g} times their own size", 1, *violation.evidence)
+        cause.supports(f"the weights moved {travelled:.2g} times their own size", 0.75, *violation.evidence)
 
 
 def _answers(cause: Hypothesis, case: Case, rank: int) -> None:
