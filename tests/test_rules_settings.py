@@ -153,6 +153,7 @@ def test_two_optimizers_of_one_model_that_differ_are_worth_a_word_only():
     made.optimizer(blocks=("body",), betas=[0.9, 0.95])
     made.optimizer(number=1, blocks=("head",))
     made.train([1e-3] * 3)
+    made.train([1e-3] * 3, optimizer=1)
     result = judged(made, "C-HYPERPARAMS-001", "hyperparameters")
     assert result.verdict is not Verdict.FAIL
     assert [found.severity for found in result.violations] == [Severity.INFO]
@@ -273,6 +274,21 @@ def test_a_warm_up_longer_than_the_run_never_peaks():
     made.end(43)
     found = only(judged(made, "C-COSINE-001", "schedule"), "schedule-never-peaks")
     assert "6.45e-06" in found.symptom
+
+
+@pytest.mark.parametrize(
+    ("rates", "verdict"), [([1e-2] * 40, Verdict.FAIL), ([1e-4 * step for step in range(40)], None)]
+)
+def test_a_warm_up_that_is_declared_begins_low(rates, verdict):
+    made = Training()
+    made.declare(warmup_steps=20)
+    made.optimizer()
+    made.train(rates)
+    result = judged(made, "C-COSINE-001", "schedule")
+    if verdict is Verdict.FAIL:
+        only(result, "warmup-missing")
+    else:
+        assert result.verdict is not Verdict.FAIL
 
 
 def test_a_run_that_was_killed_says_nothing_of_its_schedule():
@@ -424,7 +440,6 @@ def test_decay_that_rules_the_updates_is_named():
     [
         ({"save_interval": 20}, "save_interval"),
         ({"scheduler": "cosine"}, "scheduler"),
-        ({"train.warmup_steps": 10}, "warmup_steps"),
         ({"max_steps": 30}, "max_steps"),
         ({"eval_steps": 20}, "eval_steps"),
     ],

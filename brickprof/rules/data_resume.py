@@ -26,9 +26,9 @@ class DataResume:
         if not found:
             return outcomes.vacuous(contract, "nothing was resumed")
         batches = _batches(story, rank)
-        if not any(event.fields.get("fingerprint") for event in batches):
-            return outcomes.unjudged(contract, "the batches have no fingerprints: no loader of torch was used")
         needed = int(contract.threshold("batches"))
+        if not any(event.fields.get("fingerprint") for event in batches):
+            return self._by_targets(story, rank, found, contract, needed)
         for one in found:
             same = _again(story, batches, one, needed)
             if same is not None:
@@ -37,6 +37,38 @@ class DataResume:
             if middle is not None:
                 return outcomes.broken(contract, [middle], "no batch twice in an epoch")
         return outcomes.held(contract, "the batches after the resume are new ones", "no batch twice in an epoch")
+
+    def _by_targets(
+        self, story: Story, rank: int, found: list[Resume], contract: Contract, needed: int
+    ) -> ContractResult:
+        targets = story.events("targets", rank)
+        if not targets:
+            return outcomes.unjudged(contract, "neither batches nor targets have fingerprints")
+        for one in found:
+            same = _targets_again(targets, one, needed)
+            if same is not None:
+                return outcomes.broken(contract, [_violation(rank, one, *same)], "no batch twice in an epoch")
+        return outcomes.held(contract, "the targets after the resume are new ones", "no batch twice in an epoch")
+
+
+def _targets_again(targets: list[Event], one: Resume, needed: int) -> tuple[list[Event], list[Event]] | None:
+    """Targets after the resume that had stood before it, all of them the same number of steps earlier.
+
+    A file that counts epochs is made between two of them, where the same order may begin again.
+    """
+    keys = [str(key).lower() for key in one.load.fields.get("keys") or ()]
+    before = {event.step: event for event in targets if event.step < one.begins}
+    after = [event for event in targets if event.step >= one.begins]
+    if len(after) < needed or not one.certain or any("epoch" in key for key in keys):
+        return None
+    first = after[0].fields.get("fingerprint")
+    for start in (step for step, event in before.items() if event.fields.get("fingerprint") == first):
+        pairs = [(before[at], event) for event in after if (at := event.step - after[0].step + start) in before]
+        same = [pair for pair in pairs if pair[0].fields.get("fingerprint") == pair[1].fields.get("fingerprint")]
+        distinct = {event.fields.get("fingerprint") for event, _ in same}
+        if len(same) == len(pairs) and len(distinct) >= needed:
+            return [old for old, _ in same], [new for _, new in same]
+    return None
 
 
 def _batches(story: Story, rank: int) -> list[Event]:

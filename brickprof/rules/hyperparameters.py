@@ -69,7 +69,8 @@ class Hyperparameters:
         if not live:
             return outcomes.unjudged(contract, "no optimizer of torch was seen")
         if not asked:
-            found = list(_unlike(live, story))
+            lasting = declared.lasting(story, rank)
+            found = list(_unlike([one for one in live if one.number in lasting], story))
             if found:
                 return outcomes.broken(contract, found, "equal or declared")
             return outcomes.unjudged(contract, "no configuration declares hyperparameters (give --config)")

@@ -1,7 +1,7 @@
 """C-CONFIG-001: a setting that is declared has an effect.
 
-Enters: a story. Leaves: a violation for each declared setting that the run shows to have none: a schedule or a warm-up
-and a rate that never moves, an interval of saving and no file, an interval of evaluation that nobody keeps, a last step
+Enters: a story. Leaves: a violation for each declared setting that the run shows to have none: a schedule and a rate
+that never moves, an interval of saving and no file, an interval of evaluation that nobody keeps, a last step
 that is passed.
 
 Only what capture would have seen counts: files written by torch.save, passes without gradients, updates of torch's
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from brickprof.contracts.schema import Contract
-from brickprof.contracts.spellings import Setting, number
+from brickprof.contracts.spellings import Setting
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.rules import accumulated, declared, outcomes, schedules, wording
 from brickprof.rules.story import Story
@@ -48,8 +48,6 @@ def _schedule(story: Story, rank: int, asked: Settings, contract: Contract) -> I
         setting for setting in asked.get("scheduler", [])
         if isinstance(setting.value, str) and setting.value.lower() not in _CONSTANT
     ]  # fmt: skip
-    wanted += [setting for setting in asked.get("warmup_steps", []) if (number(setting.value) or 0) >= 2]
-    wanted += [setting for setting in asked.get("warmup_ratio", []) if (number(setting.value) or 0) > 0]
     updates = declared.updates(story, rank)
     if not wanted or schedules.schedules(story, rank) or not updates:
         return
@@ -164,5 +162,5 @@ def _violation(
 
 _Check = Callable[[Story, int, Settings, Contract], Iterator[Violation]]
 _CHECKS: tuple[_Check, ...] = (_schedule, _saving, _evaluating, _last_step)
-_JUDGED = ("scheduler", "warmup_steps", "save_every", "eval_every", "max_steps")
+_JUDGED = ("scheduler", "save_every", "eval_every", "max_steps")
 RULE = InForce

@@ -78,6 +78,8 @@ def _too_low(story: Story, rank: int, moved: _Movement, contract: Contract) -> V
         return None
     rates = story.rates(rank).finite()
     rate = float(rates.values.max()) if len(rates) else math.nan
+    if rate > _ordinary(story, rank, contract):
+        return None  # the gradients are small, not the rate
     lr = f"lr {rate:.3g}: " if math.isfinite(rate) else ""
     evidence = (*moved.evidence, *rates.evidences([len(rates) - 1] if len(rates) else []))
     symptom = f"{lr}the largest update is {moved.largest:.2g} of the weights, {far:.2%} in all {updates:,} updates"
@@ -94,6 +96,12 @@ def _too_low(story: Story, rank: int, moved: _Movement, contract: Contract) -> V
         action=f"Raise the learning rate: {_better(rate, moved.usual)} would bring updates to 1e-3 of the weights.",
         static=True,
     )  # fmt: skip
+
+
+def _ordinary(story: Story, rank: int, contract: Contract) -> float:
+    """The rate from which on small updates are somebody else's fault."""
+    plain = any(one.cls in ("SGD", "ASGD") for one in declared.optimizers(story, rank))
+    return contract.threshold("low_rate_of_sgd" if plain else "low_rate")
 
 
 def _better(rate: float, usual: float) -> str:

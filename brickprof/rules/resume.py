@@ -89,8 +89,8 @@ def violation(contract: str, rank: int, one: Resume, what: str, why: str, cause:
     evidence = tuple(dict.fromkeys(event.id for event in seen if event is not None))
     name = one.load.fields.get("file")
     return Violation(
-        contract, "resume", Severity.ERROR, f"{what} when the run was resumed in step {update.step:,}", update.step,
-        update.step, "", "step", rank, evidence,
+        contract, "resume", Severity.ERROR, f"{what} when the run was resumed in step {one.begins:,}", one.begins,
+        max(update.step, one.begins), "", "step", rank, evidence,
         {"question": "Does the run go on where it stopped?", "asked": "What came back at the resume?"},
         cause, certainty, _FOLLOW,
         (Because("Why?", wording.sentence(f"{why} ({name or 'a buffer'}, step {one.step:,})"), "", evidence),),

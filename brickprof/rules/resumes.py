@@ -40,6 +40,8 @@ class Resume:
     """The first update that was made afterwards."""
     moments: Event | None = None
     """The optimizer's memory in the first update afterwards that was looked at."""
+    begins: int = 0
+    """The first step afterwards."""
 
     @property
     def step(self) -> int:
@@ -57,7 +59,8 @@ class Resume:
         count = number(self.moments.fields.get("count")) if self.moments is not None else None
         given = self.restored.get("optimizer")
         lost = given is not None and bool(given.fields.get("moments")) and given.fields.get("count") == 0
-        return lost or (count is not None and count <= 1)
+        since = self.moments.step - self.begins + 1 if self.moments is not None else 0
+        return lost or (count is not None and count <= max(since, 1))
 
 
 def resumes(story: Story, rank: int) -> list[Resume]:
@@ -65,13 +68,19 @@ def resumes(story: Story, rank: int) -> list[Resume]:
     found = []
     for place, load in enumerate(loads):
         until = loads[place + 1].seq if place + 1 < len(loads) else None
-        one = Resume(load, certain=_certain(story, rank, load))
+        one = Resume(load, certain=_certain(story, rank, load), begins=_begins(story, rank, load))
         for event in _between(story.events("restored", rank), load.seq, until):
             one.restored[str(event.fields.get("what", ""))] = event
         one.update = next(iter(_between(story.events("optimizer", rank), load.seq, until)), None)
         one.moments = next(iter(_between(story.events("moments", rank), load.seq, until)), None)
         found.append(one)
     return found
+
+
+def _begins(story: Story, rank: int, load: Event) -> int:
+    """The step after the file was loaded: the one under way is over where its loss was seen."""
+    losses = [event for event in story.events("loss", rank) if event.step == load.step]
+    return load.step + 1 if any(event.time_ns < load.time_ns for event in losses) else load.step
 
 
 def _between(events: list[Event], first: int, until: int | None) -> list[Event]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
-from brickprof.rules import declared, horizon, outcomes, wording
+from brickprof.rules import declared, horizon, outcomes, warmup, wording
 from brickprof.rules.schedules import Schedule, rates, schedules, second_epoch, stepped
 from brickprof.rules.story import Story, Track
 
@@ -52,6 +52,7 @@ def _first_of_each(story: Story, rank: int, found: list[Schedule], contract: Con
     for at in declared.lasting(story, rank):
         own = [one for one in found if one.optimizer == at]
         for violation in (
+            warmup.missing(story, rank, at),
             _too_often(story, own, contract),
             _never_peaks(story, rank, at, own, contract),
             horizon.judged(story, rank, at, own, contract),
@@ -147,14 +148,10 @@ def _never_peaks(story: Story, rank: int, at: int, own: list[Schedule], contract
     still = float(found.values[int(len(found) * 0.8)]) < last
     if target is None or not rising or not still or last >= contract.threshold("peak_reached") * target:
         return None
-    warmup = next((one.warmup for one in own if one.warmup), None) or declared.amount(
-        declared.only(declared.settings(story), "warmup_steps")
-    )
-    needs = (
-        f"a warm-up of {warmup:,.0f} steps"
-        if warmup
-        else f"a rise that needs about {target / last * updates:,.0f} updates"
-    )
+    given = next((one.warmup for one in own if one.warmup), None)
+    length = given or declared.amount(declared.only(declared.settings(story), "warmup_steps"))
+    rise = f"a rise that needs about {target / last * updates:,.0f} updates"
+    needs = f"a warm-up of {length:,.0f} steps" if length else rise
     evidence = (found.evidence(0), found.evidence(len(found) - 1), *source)
     symptom = (
         f"the learning rate was still rising when the run ended: {last:.3g} of {target:g} after {updates:,} updates"
