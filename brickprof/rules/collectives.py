@@ -208,7 +208,8 @@ def _in_collective(
         whys.append(Because("Where were the ranks?", finding, "", ids[:4]))
     return Violation(
         contract.id, cause, Severity.ERROR, symptom, step, step, "", "collective",
-        stood.rank if stood else max(event.rank, 0), (event.id,), cause=cause, certainty=0.85 if apart or late else 0.7, explains=_ENDS, whys=tuple(whys),
+        stood.rank if stood else max(event.rank, 0), (event.id,), cause=cause,
+        certainty=0.85 if apart or late else 0.7, explains=_ENDS, whys=tuple(whys),
         details={"question": "Why did the run end?", "asked": "Where did it end?"},
         action="Let every rank call the same collectives, with the same sizes, in the same order: look for an "
         "`if rank == ...` around one, and for two ranks that both send or both receive first.",

@@ -139,16 +139,7 @@ def _unreduced(found: Replicas) -> _Unreduced | None:
         return None
     first = parted[0]
     names = tuple(name for name, differs in zip(first.tensors, first.differ, strict=True) if differs)
-    if weights == first.step and _began_apart(found, first):
-        return None
     return _Unreduced(first, names, _kept(found, first, names))
-
-
-def _began_apart(found: Replicas, look: Look) -> bool:
-    """Whether the first weights already differ although the gradients were changed by a reduction."""
-    return look.step == found.weights[0].step and bool(_kept(found, look, look.tensors) == ()) and bool(
-        [local for local in found.locals if local.step == look.step]
-    )  # fmt: skip
 
 
 def _kept(found: Replicas, look: Look, names: tuple[str, ...]) -> tuple[int, ...]:

@@ -18,6 +18,10 @@ _COLLECTIVE_FILES = ("distributed_c10d.py", "torch/distributed/", "torch/nn/para
 _LOADER_FILES = ("utils/data/dataloader.py",)
 _LOCKS = frozenset({"acquire", "wait", "join", "get", "put", "_wait_for_tstate_lock", "recv", "recv_bytes", "poll"})
 _LOCK_FILES = ("threading.py", "queue.py", "multiprocessing/", "concurrent/futures", "selectors.py")
+_LIBRARIES = (
+    "site-packages", "dist-packages", "/lib/python", "<frozen", "importlib", "brickprof/capture/", "brickprof/probes/",
+    "brickprof/journal/", "brickprof/launch/",
+)  # fmt: skip
 _IDLE_SHARE = 0.2
 
 
@@ -100,4 +104,4 @@ def locked(stood: Stand) -> bool:
 
 def foreign(file: str) -> bool:
     """Whether a file is a library's and not the script's own."""
-    return any(mark in file for mark in ("site-packages", "dist-packages", "/lib/python", "<frozen", "importlib"))
+    return any(mark in file for mark in _LIBRARIES)
