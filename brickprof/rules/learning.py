@@ -59,19 +59,33 @@ def _open(why: str) -> ContractResult:
 
 
 def _at_chance(story: Story, curve: Curve, chance: Chance, contract: Contract) -> Violation | None:
-    settled = curve.values[len(curve) // 4 :]
-    level = float(np.median(settled))
-    band = contract.threshold("band")
-    if not (1 - band) * chance.lowest <= level <= (1 + 3 * band) * chance.level:
-        return None
-    if _falls(settled, contract) or curve.tail(len(curve) // 8) < (1 - band) * chance.lowest:
-        return None
-    warming = _warming_up(story, curve.track.rank)
     travelled, evidence = travel(story, curve.track.rank)
-    enough = travelled is not None and travelled >= contract.threshold("travelled")
-    if warming or not (enough or len(curve) >= contract.threshold("steps_without_travel")):
+    if _warming_up(story, curve.track.rank) or not _stuck(curve.values, chance, travelled, contract):
         return None
-    return _not_learning(curve, chance, level, travelled, evidence, contract)
+    return _not_learning(curve, chance, travelled, evidence, contract)
+
+
+def _stuck(values: Floats, chance: Chance, travelled: float | None, contract: Contract) -> bool:
+    """Whether these losses stay at the level of guessing, after the weights moved ``travelled``."""
+    settled, band = values[len(values) // 4 :], contract.threshold("band")
+    lowest, level = (1 - band) * chance.lowest, float(np.median(settled))
+    moved = travelled is not None and travelled >= contract.threshold("travelled")
+    if not moved and len(values) < contract.threshold("steps_without_travel"):
+        return False
+    if not lowest <= level <= (1 + 3 * band) * chance.level or _falls(settled, contract):
+        return False
+    return float(np.median(values[-max(1, len(values) // 8) :])) >= lowest
+
+
+def _seen_after(curve: Curve, chance: Chance, travelled: float | None, contract: Contract) -> int:
+    """After how many losses the same judgement would have been possible."""
+    count = int(contract.threshold("steps"))
+    while count < len(curve):
+        share = None if travelled is None else travelled * count / len(curve)
+        if _stuck(curve.values[:count], chance, share, contract):
+            return count
+        count += max(8, count // 4)
+    return len(curve)
 
 
 def _falls(settled: Floats, contract: Contract) -> bool:
@@ -85,11 +99,12 @@ def _falls(settled: Floats, contract: Contract) -> bool:
 
 
 def _not_learning(
-    curve: Curve, chance: Chance, level: float, travelled: float | None, evidence: tuple[str, ...], contract: Contract
+    curve: Curve, chance: Chance, travelled: float | None, evidence: tuple[str, ...], contract: Contract
 ) -> Violation:
+    level = float(np.median(curve.values[len(curve) // 4 :]))
     guess = chance.level if level > 0.97 * chance.level else chance.lowest
     shown = f"loss stays at {level:.4g}, what guessing among {chance.classes:,} classes costs ({guess:.4g})"
-    last = min(len(curve) - 1, int(contract.threshold("steps")) - 1)
+    last = _seen_after(curve, chance, travelled, contract) - 1
     proof = (*curve.track.evidences((0, last, len(curve) - 1)), chance.evidence, *evidence)
     details = {
         "question": "Why does the loss not fall?", "level": level, "chance": chance.level, "classes": chance.classes,
@@ -161,7 +176,7 @@ def _trend(story: Story, curve: Curve, contract: Contract) -> list[Violation]:
     chance = curves.chance(story, curve.track.rank)
     violation = _above_start(curve, chance, contract)
     if violation is None and not curve.several and not curve.phases:
-        violation = _lost_again(story, curve, contract) or _plateau(story, curve, contract)
+        violation = _lost_again(story, curve, contract) or _plateau(story, curve, chance, contract)
     return [violation] if violation is not None else []
 
 
@@ -180,7 +195,7 @@ def _above_start(curve: Curve, chance: Chance | None, contract: Contract) -> Vio
     place = min(int(low[-1]) + 1 if len(low) else 0, len(curve) - 1)
     severity = Severity.ERROR if level > 3 * factor * reference else Severity.WARNING
     symptom = f"loss rises from {first:.4g} to {level:.4g}, above its start from step {curve.step(place):,} on"
-    return _diverged(curve, place, place + 2, symptom, severity, {"start": first, "level": level})
+    return _diverged(curve, place, place + max(3, place // 10) - 1, symptom, severity, {"start": first, "level": level})
 
 
 def _lost_again(story: Story, curve: Curve, contract: Contract) -> Violation | None:
@@ -227,7 +242,7 @@ def _diverged(
     )  # fmt: skip
 
 
-def _plateau(story: Story, curve: Curve, contract: Contract) -> Violation | None:
+def _plateau(story: Story, curve: Curve, chance: Chance | None, contract: Contract) -> Violation | None:
     """Worth knowing, no more: it fell at first, and the second half of the run brought nothing."""
     if len(curve) < int(contract.threshold("plateau")):
         return None
@@ -235,7 +250,8 @@ def _plateau(story: Story, curve: Curve, contract: Contract) -> Violation | None
     level, start = float(np.median(half)), curve.start
     fell = level < 0.95 * start and start - level > 3 * curves.spread(half)
     lowest = 0.02 if _evaluations_rest(story, curve) else 0.2
-    if not fell or level < lowest * start or curves.slope(half) < -2:
+    guessing = chance is not None and level > 0.95 * chance.lowest
+    if not fell or guessing or level < lowest * start or curves.slope(half) < -2:
         return None
     place = len(curve) // 2
     symptom = f"loss fell from {start:.4g} to {level:.4g} and has not moved since step {curve.step(place):,}"

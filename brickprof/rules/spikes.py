@@ -106,6 +106,9 @@ def _violation(curve: Curve, contract: Contract) -> Violation | None:
     extreme = worst.peak > contract.threshold("extreme") * max(curve.start, worst.before) and not curve.signed
     severity = Severity.WARNING if (lasting and not curve.phases) or often or extreme else Severity.INFO
     first = found[0] if often and not lasting else worst
+    seen = first.place if extreme else first.place + int(contract.threshold("recovery")) if lasting else first.place
+    if often and not (extreme or lasting):
+        seen = found[int(contract.threshold("often")) - 1].place
     proof = curve.track.evidences((max(0, worst.place - 1), worst.place, min(worst.place + 1, len(curve) - 1)))
     details = {
         "question": "Why did the loss jump?", "recovered": not lasting, "jump": worst.place, "times": len(found),
@@ -114,7 +117,7 @@ def _violation(curve: Curve, contract: Contract) -> Violation | None:
     }  # fmt: skip
     return Violation(
         CONTRACT, "spike", severity, _told(curve, worst, len(found)), curve.step(first.place),
-        curve.step(first.place), "loss", "step", curve.track.rank, proof, details,
+        curve.step(min(seen, len(curve) - 1)), "loss", "step", curve.track.rank, proof, details,
     )  # fmt: skip
 
 
