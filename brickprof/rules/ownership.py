@@ -93,11 +93,13 @@ def _judged(story: Story, looks: Looks) -> Iterator[Violation]:
         return
     owned = story.names.owned(looks.rank)
     by_model: dict[str, list[Tensor]] = {}
+    partly = {tensor.model for tensor in story.names.tensors(looks.rank) if tensor.number in owned}
     for tensor in looks.unowned:
         if tensor.number not in owned:
-            by_model.setdefault(tensor.model, []).append(tensor)
-    for model, tensors in by_model.items():
-        yield _missing_violation(story, looks, model, tensors)
+            # Whole models that nobody owns are one mistake: layers in a list, an encoder that was forgotten.
+            by_model.setdefault(tensor.model if tensor.model in partly else "", []).append(tensor)
+    for tensors in by_model.values():
+        yield _missing_violation(story, looks, tensors[0].model, tensors)
 
 
 def _stale(story: Story, looks: Looks) -> list[Tensor]:
