@@ -235,6 +235,13 @@ def test_jumps_that_come_often_are_told_apart_from_heavy_tails() -> None:
         assert quiet(judged(spikes.Spikes, training(tail)))
 
 
+def test_a_jump_far_beyond_an_untrained_model_and_a_new_stage_of_a_curriculum() -> None:
+    broken = np.concatenate([np.linspace(2.3, 0.5, 100), [5e4], np.full(60, 0.5)]) + 0.02 * draw().standard_normal(161)
+    assert only(judged(spikes.Spikes, training(broken))).severity is Severity.WARNING
+    stages = np.concatenate([2 * np.exp(-np.arange(120) / 20), 2 * np.exp(-np.arange(120) / 25)])
+    assert quiet(judged(spikes.Spikes, training(stages + 0.005 * np.abs(draw().standard_normal(240)))))
+
+
 def jump(**more: Any) -> Made:
     curve = np.concatenate([np.full(60, 1.0), [9.0], np.full(40, 1.0)]) + 0.02 * draw().standard_normal(101)
     return training(curve, norm=None, **more)

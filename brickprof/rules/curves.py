@@ -8,6 +8,7 @@ other, losses of both signs.
 from __future__ import annotations
 
 import math
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,8 @@ from brickprof.rules.story.tracks import Floats, Track
 
 SIGMA = 1.4826
 """From the median absolute deviation to the standard deviation of a bell curve."""
+_KEPT: weakref.WeakKeyDictionary[Story, dict[int, tuple[tuple[int, int], Curve]]] = weakref.WeakKeyDictionary()
+_MOST_CALLS = 256
 _CLASSED = ("cross_entropy", "nll")
 _SETTLED = 1e-3
 
@@ -82,6 +85,15 @@ class Curve:
 
 
 def curve(story: Story, rank: int) -> Curve:
+    """The curve so far; several rules ask for it, so that it is kept until more is known."""
+    known = (len(story.events("loss", rank)), len(story.events("criterion", rank)))
+    kept = _KEPT.setdefault(story, {})
+    if rank not in kept or kept[rank][0] != known:
+        kept[rank] = known, _curve(story, rank)
+    return kept[rank][1]
+
+
+def _curve(story: Story, rank: int) -> Curve:
     losses = story.losses(rank)
     finite = losses.finite()
     several, phases = _kinds(story.events("loss", rank), story.names.optimizers(rank))
@@ -159,6 +171,7 @@ def evaluations(story: Story, rank: int) -> Track:
 def chance(story: Story, rank: int) -> Chance | None:
     """What guessing costs: ln(classes), where the loss is seen to be a cross-entropy (or its share of a step)."""
     calls = [event for event in training_calls(story, rank) if event.fields.get("name") in _CLASSED]
+    calls = calls[:: max(1, len(calls) // _MOST_CALLS)]
     return _called(story, rank, calls) if calls else _implied(story, rank)
 
 

@@ -100,7 +100,7 @@ def _violation(curve: Curve, contract: Contract) -> Violation | None:
     if not found:
         return None
     left = len(curve) - 1 - found[-1].place
-    lasting = [jump for jump in found if _lasting(jump, left, contract)]
+    lasting = [jump for jump in found if _lasting(jump, left, contract) and not _learns_again(curve, jump)]
     often = len(found) >= contract.threshold("often") and not curve.phases and _apart(curve, found, contract)
     worst = lasting[0] if lasting else max(found, key=lambda jump: jump.peak - jump.before)
     extreme = worst.peak > contract.threshold("extreme") * max(curve.start, worst.before) and not curve.signed
@@ -131,6 +131,14 @@ def _apart(curve: Curve, found: list[Jump], contract: Contract) -> bool:
         calm[jump.place - window : jump.place - window + (jump.back or len(height))] = False
     lowest = min(float(height[jump.place - window]) for jump in found)
     return bool(calm.any()) and lowest > 2 * float(height[calm].max())
+
+
+def _learns_again(curve: Curve, jump: Jump) -> bool:
+    """No higher than an untrained model, and falling again: new data or a new task, and it is being learnt."""
+    if jump.peak > 3 * curve.start:
+        return False
+    after = curve.values[jump.place :]
+    return jump.back is not None or (curves.slope(after) < -4 and float(after[-5:].mean()) < 0.7 * jump.peak)
 
 
 def _lasting(jump: Jump, left: int, contract: Contract) -> bool:
