@@ -164,6 +164,20 @@ def test_loads_that_differ_are_a_warning():
     assert (violation.cause, violation.severity) == ("shard-imbalance", Severity.WARNING)
 
 
+@pytest.mark.parametrize(("shared", "verdict"), [(8, Verdict.FAIL), (0, Verdict.PASS)])
+def test_targets_tell_where_no_loader_hands_out_batches(shared, verdict):
+    made = Pair()
+    for step in range(48):
+        for rank, made_by in enumerate(made.ranks):
+            made_by.step(step)
+            made_by.sample("weight", step, "body", checksum=step)
+            # Two epochs of 24; rank 1 has its first ones from rank 0's share, at another time.
+            nth = step % 24
+            name = f"r0-{nth + 3}" if rank and nth < shared * 2 else f"r{rank}-{nth}"
+            made_by.event("targets", step, fingerprint=name)
+    assert made.judge(shards.Shards).verdict is verdict
+
+
 # -- collectives
 
 
@@ -215,7 +229,8 @@ def test_ranks_that_wait_in_collectives_are_a_deadlock_and_one_finding():
 
 
 def test_stacks_tell_a_deadlock_from_a_slow_rank():
-    waits = 'File "/x/site-packages/torch/distributed/distributed_c10d.py", line 9 in recv\nFile "/home/me/train.py", line 5 in main'
+    waits = 'File "/x/site-packages/torch/distributed/distributed_c10d.py", line 9 in recv\n'
+    waits += 'File "/home/me/train.py", line 5 in main'
     (violation,) = hung(pair(2), (waits, waits)).judge(collectives.Conversation).violations
     assert "train.py:5 in main" in violation.symptom
     sleeps = 'File "/home/me/train.py", line 7 in main'

@@ -34,6 +34,8 @@ class Growth:
     gained: float
     steady: bool
     """Whether it grew in every part of the run, the last included."""
+    linear: float
+    """How much of the change a straight line over steps explains: 1 where every step adds the same."""
 
 
 class Stable:
@@ -54,7 +56,7 @@ class Stable:
         return outcomes.held(contract, f"{wording.size(max(0.0, most.gained))} gained after warm-up", threshold)
 
 
-def growth(track: Track, least: int = 8) -> Growth | None:
+def growth(track: Track, least: int = 5) -> Growth | None:
     """The growth of a track after its first quarter; None where there are too few looks."""
     found = track.finite()
     if len(found) < least:
@@ -66,7 +68,14 @@ def growth(track: Track, least: int = 8) -> Growth | None:
     gained = quarters[-1] - quarters[0]
     parts = np.diff(quarters)
     steady = bool((parts > 0).all() and parts[-1] > 0.4 * parts.max())
-    return Growth(later, slope, gained, steady)
+    return Growth(later, slope, gained, steady, _straight(later))
+
+
+def _straight(track: Track) -> float:
+    x, y = track.steps.astype(np.float64), track.values
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return 0.0
+    return float(np.corrcoef(x, y)[0, 1] ** 2)
 
 
 def _theil_sen(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float:
@@ -123,13 +132,14 @@ def _device(story: Story, rank: int, contract: Contract) -> Violation | None:
 
 
 def _resident(story: Story, rank: int, contract: Contract) -> Violation | None:
-    """Resident memory alone proves little: a replay buffer, a cache of the data grow too, up to a point."""
+    """Resident memory alone proves little, for caches grow too; the same amount in every step proves more."""
     found = growth(story.track("memory", "rss", rank), int(contract.threshold("looks")))
     if found is None or not _large(found, contract) or not found.steady:
         return None
     limit = _limit(story)
-    grave = limit is not None and found.gained >= contract.threshold("share_of_limit") * limit
-    return _grows(found, "resident memory", rank, 0.6, Severity.WARNING if grave else Severity.INFO, contract)
+    filling = limit is not None and found.gained >= contract.threshold("share_of_limit") * limit
+    grave = filling or found.linear >= contract.threshold("linear")
+    return _grows(found, "resident memory", rank, 0.7, Severity.WARNING if grave else Severity.INFO, contract)
 
 
 def _large(found: Growth, contract: Contract) -> bool:

@@ -17,6 +17,7 @@ from brickprof.rules.names import number, whole
 from brickprof.rules.replicas import replicas
 from brickprof.rules.story import Story
 
+_LEAST_EPOCH = 12
 Key = tuple[int, int, int]
 """Loader, epoch, position in it (or the count over all epochs, with epoch -1)."""
 
@@ -46,11 +47,13 @@ class Shards:
 
 
 def _batches(story: Story, rank: int) -> dict[Key, Event]:
-    found: dict[Key, Event] = {}
-    for event in story.events("batch", rank):
-        if event.fields.get("fingerprint") and event.fields.get("train") is not False:
-            found[_key(event)] = event
-    return found
+    """The batches of a rank; where no loader handed them out, the targets that its losses saw."""
+    handed = [event for event in story.events("batch", rank) if event.fields.get("train") is not False]
+    found = {_key(event): event for event in handed if event.fields.get("fingerprint")}
+    if found:
+        return found
+    targets = [event for event in story.events("targets", rank) if event.fields.get("fingerprint")]
+    return {(-1, -1, event.step): event for event in targets}
 
 
 def _key(event: Event) -> Key:
@@ -82,7 +85,10 @@ def _overlap(batches: dict[int, dict[Key, Event]], contract: Contract) -> Violat
     share, known = len(seen.pairs) / seen.of, seen.pairs[int(contract.threshold("batches")) - 1][0].step
     symptom = f"ranks {first} and {other} train on the same batches: {len(seen.pairs):,} of {seen.of:,} ({share:.0%})"
     evidence = (mine.id, theirs.id)
-    text = f"Batch {mine.fields.get('count')} has the fingerprint {mine.fields['fingerprint']} on both ranks."
+    text = (
+        f"The batch of step {mine.step:,} on rank {first} is that of step {theirs.step:,} on rank {other}: both have "
+    )
+    text += f"the fingerprint {mine.fields['fingerprint']}."
     return Violation(
         contract.id, "shard-overlap", Severity.ERROR, symptom, mine.step, known, "", "loader",
         evidence=evidence, cause="shard-overlap", certainty=0.95, static=mine.step <= 1,
@@ -101,8 +107,8 @@ def _common(first: int, other: int, batches: dict[int, dict[Key, Event]]) -> _Sh
         (mine[key], theirs[key]) for key in both if mine[key].fields["fingerprint"] == theirs[key].fields["fingerprint"]
     ]
     if not pairs:
-        pairs = _elsewhere(mine, theirs, usual)
-        return _Shared((first, other), pairs, min(len(mine), len(theirs)))
+        pairs = sorted(_elsewhere(mine, theirs, usual), key=lambda pair: pair[0].step)
+        return _Shared((first, other), pairs, min(len(_by_epoch(mine)), len(_by_epoch(theirs))))
     return _Shared((first, other), pairs, len(both))
 
 
@@ -117,13 +123,28 @@ def _repeated(batches: dict[Key, Event]) -> set[str]:
 
 def _elsewhere(mine: dict[Key, Event], theirs: dict[Key, Event], usual: set[str]) -> list[tuple[Event, Event]]:
     """Batches of one epoch that two ranks have at different times; over epochs ranks may swap samples."""
-    places = {(key[0], key[1], event.fields["fingerprint"]): event for key, event in theirs.items() if key[1] >= 0}
-    found = []
-    for key, event in mine.items():
-        other = places.get((key[0], key[1], event.fields["fingerprint"]))
-        if other is not None and event.fields["fingerprint"] not in usual:
-            found.append((event, other))
-    return found
+    ours, others = _by_epoch(mine), _by_epoch(theirs)
+    both = sorted(ours.keys() & others.keys() - {place for place in ours if place[2] in usual})
+    return [(ours[place], others[place]) for place in both]
+
+
+def _by_epoch(batches: dict[Key, Event]) -> dict[tuple[int, int, str], Event]:
+    """Batches by loader, epoch and fingerprint; of epochs that nobody counted, the first, if it can be told."""
+    told = {key: event for key, event in batches.items() if key[1] >= 0}
+    if told:
+        return {(key[0], key[1], event.fields["fingerprint"]): event for key, event in told.items()}
+    first: dict[str, Event] = {}
+    rest: list[str] = []
+    for event in batches.values():
+        fingerprint = str(event.fields["fingerprint"])
+        if rest or fingerprint in first:
+            rest.append(fingerprint)
+        else:
+            first[fingerprint] = event
+    again = sum(fingerprint in first for fingerprint in rest)
+    # An epoch ends where everything begins to come again; labels of few classes come again by chance.
+    whole_epoch = len(first) >= _LEAST_EPOCH and len(rest) >= 4 and again >= 0.8 * len(rest)
+    return {(-1, 0, fingerprint): event for fingerprint, event in first.items()} if whole_epoch else {}
 
 
 def _imbalance(story: Story, ranks: tuple[int, ...], contract: Contract) -> Violation | None:
