@@ -12,7 +12,7 @@ TRUTH = {
     "family": "gpt",
     "kind": "silent",
     "contracts": ["C-GA-001", "C-TRAINSTABLE-001"],
-    "root_causes": ["accumulation-not-normalised", "learning-rate-too-high"],
+    "root_causes": ["accumulation-not-normalised"],
     "bricks": [],
     "first_step": 0,
     "needs": "cpu",

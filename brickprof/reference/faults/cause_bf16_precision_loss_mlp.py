@@ -11,7 +11,7 @@ TRUTH = {
     "family": "mlp",
     "kind": "silent",
     "contracts": ["C-GRADFLOW-001", "FALSIFY-ALBOR-001", "C-LEARN-001"],
-    "root_causes": ["bf16-precision-loss", "learning-rate-too-low"],
+    "root_causes": ["bf16-precision-loss"],
     "bricks": [],
     "first_step": 0,
     "needs": "cpu",

@@ -12,7 +12,7 @@ TRUTH = {
     "family": "mlp",
     "kind": "numeric",
     "contracts": ["C-BUFSIZE-001", "C-GPUINIT-001"],
-    "root_causes": ["buffer-overflow", "out-of-bounds", "optimizer-state-uninitialised"],
+    "root_causes": ["buffer-overflow", "optimizer-state-uninitialised"],
     "bricks": [],
     "first_step": 0,
     "needs": "cpu",

@@ -18,7 +18,7 @@ TRUTH = {
     "family": "mlp",
     "kind": "distributed",
     "contracts": ["C-RING-001", "C-DDP-001"],
-    "root_causes": ["collective-mismatch", "deadlock"],
+    "root_causes": ["collective-mismatch"],
     "bricks": [],
     "first_step": 9,
     "needs": "cpu",

@@ -17,7 +17,7 @@ TRUTH = {
     "family": "mlp",
     "kind": "distributed",
     "contracts": ["C-RING-001", "C-DDP-001", "DIST-001"],
-    "root_causes": ["collective-orphaned", "gradient-not-reduced", "rank-divergence"],
+    "root_causes": ["collective-orphaned"],
     "bricks": [],
     "first_step": 0,
     "needs": "cpu",

@@ -13,7 +13,7 @@ TRUTH = {
     "family": "mlp",
     "kind": "silent",
     "contracts": ["C-TRAINCFG-001", "C-COSINE-001"],
-    "root_causes": ["config-infeasible", "schedule-never-peaks", "schedule-horizon-wrong"],
+    "root_causes": ["config-infeasible", "schedule-never-peaks"],
     "bricks": [],
     "first_step": 0,
     "needs": "cpu",

@@ -11,7 +11,7 @@ TRUTH = {
     "title": "the declared accumulation is not in force",
     "family": "mlp",
     "kind": "silent",
-    "contracts": ["C-TRAINCFG-001", "C-HYPERPARAMS-001", "C-GA-001", "C-BATCH-001"],
+    "contracts": ["C-TRAINCFG-001", "C-GA-001", "C-HYPERPARAMS-001"],
     "root_causes": ["config-unused"],
     "bricks": [],
     "first_step": 0,

@@ -13,7 +13,7 @@ TRUTH = {
     "family": "lstm",
     "kind": "silent",
     "contracts": ["C-HYPERPARAMS-001", "C-TRAINCFG-001", "C-COSINE-001"],
-    "root_causes": ["config-unused", "optimizer-hyperparameters-mismatch", "schedule-not-stepped"],
+    "root_causes": ["config-unused", "optimizer-hyperparameters-mismatch"],
     "bricks": [],
     "first_step": 0,
     "needs": "cpu",

@@ -10,7 +10,7 @@ TRUTH = {
     "title": "log of zero in the preprocessing",
     "family": "lstm",
     "kind": "numeric",
-    "contracts": ["C-INPUT-001", "C-TRAINSTABLE-001", "C-DATA-001"],
+    "contracts": ["C-INPUT-001", "C-TRAINSTABLE-001"],
     "root_causes": ["data-nonfinite"],
     "bricks": [],
     "first_step": 44,

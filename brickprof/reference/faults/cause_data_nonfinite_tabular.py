@@ -14,7 +14,7 @@ TRUTH = {
     "title": "empty cells become nan",
     "family": "mlp",
     "kind": "numeric",
-    "contracts": ["C-INPUT-001", "C-TRAINSTABLE-001", "C-DATA-001"],
+    "contracts": ["C-INPUT-001", "C-TRAINSTABLE-001"],
     "root_causes": ["data-nonfinite"],
     "bricks": [],
     "first_step": 35,

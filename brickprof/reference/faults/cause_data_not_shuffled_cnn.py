@@ -11,7 +11,7 @@ TRUTH = {
     "title": "sorted classes, no shuffling",
     "family": "cnn",
     "kind": "silent",
-    "contracts": ["C-DATA-001", "C-DATARESUME-001", "FALSIFY-ALBOR-001"],
+    "contracts": ["C-DATA-001"],
     "root_causes": ["data-not-shuffled"],
     "bricks": [],
     "first_step": 0,

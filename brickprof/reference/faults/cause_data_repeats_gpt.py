@@ -11,7 +11,7 @@ TRUTH = {
     "title": "the generator is reseeded in every step",
     "family": "gpt",
     "kind": "silent",
-    "contracts": ["C-DATARESUME-001", "C-DATA-001"],
+    "contracts": ["C-DATA-001"],
     "root_causes": ["data-repeats"],
     "bricks": [],
     "first_step": 1,

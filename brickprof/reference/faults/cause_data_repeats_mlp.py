@@ -11,7 +11,7 @@ TRUTH = {
     "title": "next(iter(loader)) gives the first batch for ever",
     "family": "mlp",
     "kind": "silent",
-    "contracts": ["C-DATARESUME-001", "C-DATA-001"],
+    "contracts": ["C-DATA-001"],
     "root_causes": ["data-repeats"],
     "bricks": [],
     "first_step": 1,

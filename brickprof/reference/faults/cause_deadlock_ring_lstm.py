@@ -17,7 +17,7 @@ TRUTH = {
     "family": "lstm",
     "kind": "distributed",
     "contracts": ["C-RING-001", "C-PROCESS-001"],
-    "root_causes": ["deadlock", "hung"],
+    "root_causes": ["deadlock"],
     "bricks": [],
     "first_step": 20,
     "needs": "cpu",

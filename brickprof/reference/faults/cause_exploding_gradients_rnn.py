@@ -10,7 +10,7 @@ TRUTH = {
     "title": "recurrent matrix with gain 1.9 over 60 steps",
     "family": "lstm",
     "kind": "numeric",
-    "contracts": ["C-TRAINSTABLE-001", "C-CLIP-001", "C-EMBED-GRAD-001", "FALSIFY-ALBOR-002"],
+    "contracts": ["FALSIFY-ALBOR-002", "C-TRAINSTABLE-001", "C-CLIP-001"],
     "root_causes": ["exploding-gradients", "bad-initialisation"],
     "bricks": ["cell", "cell.recurrent", "cell.inputs"],
     "first_step": 0,

@@ -11,7 +11,7 @@ TRUTH = {
     "family": "lstm",
     "kind": "numeric",
     "contracts": ["C-CLIP-001", "C-TRAINSTABLE-001"],
-    "root_causes": ["grad-clip-not-applied", "exploding-gradients"],
+    "root_causes": ["grad-clip-not-applied"],
     "bricks": ["rnn"],
     "first_step": 0,
     "needs": "cpu",

@@ -17,7 +17,7 @@ TRUTH = {
     "family": "cnn",
     "kind": "distributed",
     "contracts": ["C-DDP-001", "DIST-001"],
-    "root_causes": ["gradient-not-reduced", "rank-divergence"],
+    "root_causes": ["gradient-not-reduced"],
     "bricks": [],
     "first_step": 0,
     "needs": "cpu",

@@ -12,7 +12,7 @@ TRUTH = {
     "family": "gpt",
     "kind": "performance",
     "contracts": ["C-GPUTRAIN-002", "C-BUDGET-001"],
-    "root_causes": ["host-sync-in-loop", "extra-transfers"],
+    "root_causes": ["host-sync-in-loop"],
     "bricks": [],
     "first_step": 0,
     "needs": "cpu",

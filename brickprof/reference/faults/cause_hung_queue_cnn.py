@@ -14,7 +14,7 @@ TRUTH = {
     "family": "cnn",
     "kind": "process",
     "contracts": ["C-PROCESS-001"],
-    "root_causes": ["hung", "deadlock"],
+    "root_causes": ["hung"],
     "bricks": [],
     "first_step": 40,
     "needs": "cpu",

@@ -17,7 +17,7 @@ TRUTH = {
     "family": "mlp",
     "kind": "process",
     "contracts": ["C-PROCESS-001", "C-MEMSTABLE-001"],
-    "root_causes": ["killed", "out-of-memory", "memory-leak"],
+    "root_causes": ["killed", "out-of-memory"],
     "bricks": [],
     "first_step": None,
     "needs": "cpu",

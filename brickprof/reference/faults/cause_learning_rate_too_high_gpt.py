@@ -12,7 +12,7 @@ TRUTH = {
     "family": "gpt",
     "kind": "numeric",
     "contracts": ["C-TRAINSTABLE-001", "FALSIFY-ALBOR-001", "C-LOSSSPIKE-001"],
-    "root_causes": ["learning-rate-too-high", "warmup-missing"],
+    "root_causes": ["learning-rate-too-high"],
     "bricks": [],
     "first_step": 0,
     "needs": "cpu",

@@ -10,7 +10,7 @@ TRUTH = {
     "title": "one batch in the wrong unit",
     "family": "mlp",
     "kind": "numeric",
-    "contracts": ["C-LOSSSPIKE-001", "FALSIFY-ALBOR-001", "C-TRAINSTABLE-001", "C-DATA-001", "C-INPUT-001"],
+    "contracts": ["C-LOSSSPIKE-001", "FALSIFY-ALBOR-001", "C-INPUT-001"],
     "root_causes": ["loss-spike-data"],
     "bricks": [],
     "first_step": 120,

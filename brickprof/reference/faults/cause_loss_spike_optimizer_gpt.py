@@ -11,7 +11,7 @@ TRUTH = {
     "title": "the decay multiplies the rate by thirty",
     "family": "gpt",
     "kind": "numeric",
-    "contracts": ["C-LOSSSPIKE-001", "FALSIFY-ALBOR-001", "C-TRAINSTABLE-001", "C-COSINE-001"],
+    "contracts": ["C-LOSSSPIKE-001", "FALSIFY-ALBOR-001"],
     "root_causes": ["loss-spike-optimizer", "learning-rate-too-high"],
     "bricks": [],
     "first_step": 100,

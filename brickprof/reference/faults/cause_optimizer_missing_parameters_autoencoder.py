@@ -11,7 +11,7 @@ TRUTH = {
     "title": "the optimizer owns the encoder only",
     "family": "other",
     "kind": "silent",
-    "contracts": ["C-GRADFLOW-001", "C-TIEDOPT-001", "C-HYPERPARAMS-001"],
+    "contracts": ["C-GRADFLOW-001", "C-HYPERPARAMS-001"],
     "root_causes": ["optimizer-missing-parameters"],
     "bricks": ["decoder", "decoder.0", "decoder.2"],
     "first_step": 0,

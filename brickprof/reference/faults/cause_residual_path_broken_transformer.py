@@ -11,7 +11,7 @@ TRUTH = {
     "family": "gpt",
     "kind": "silent",
     "contracts": ["C-RESIDUAL-001", "C-GRADFLOW-001"],
-    "root_causes": ["residual-path-broken", "vanishing-gradients", "no-gradient-path"],
+    "root_causes": ["residual-path-broken", "no-gradient-path"],
     "bricks": ["blocks.0", "blocks.1", "blocks.2", "blocks.3", "embed"],
     "first_step": 0,
     "needs": "cpu",

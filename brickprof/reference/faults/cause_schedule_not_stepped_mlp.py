@@ -13,7 +13,7 @@ TRUTH = {
     "family": "mlp",
     "kind": "silent",
     "contracts": ["C-COSINE-001", "C-TRAINCFG-001"],
-    "root_causes": ["schedule-not-stepped", "schedule-never-peaks"],
+    "root_causes": ["schedule-not-stepped"],
     "bricks": [],
     "first_step": 0,
     "needs": "cpu",

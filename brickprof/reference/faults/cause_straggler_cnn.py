@@ -19,7 +19,7 @@ TRUTH = {
     "title": "one rank is slower than the other",
     "family": "cnn",
     "kind": "distributed",
-    "contracts": ["C-BUDGET-001", "C-DDP-001", "C-RING-001"],
+    "contracts": ["C-BUDGET-001", "C-RING-001"],
     "root_causes": ["straggler"],
     "bricks": [],
     "first_step": 0,

@@ -11,7 +11,7 @@ TRUTH = {
     "title": "raw columns go into the network",
     "family": "mlp",
     "kind": "silent",
-    "contracts": ["C-INPUT-001", "C-TRAINSTABLE-001", "FALSIFY-ALBOR-001", "FALSIFY-ALBOR-002"],
+    "contracts": ["C-INPUT-001", "C-TRAINSTABLE-001"],
     "root_causes": ["unnormalised-inputs"],
     "bricks": ["0"],
     "first_step": 0,

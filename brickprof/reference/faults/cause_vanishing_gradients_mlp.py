@@ -14,7 +14,7 @@ TRUTH = {
     "family": "mlp",
     "kind": "silent",
     "contracts": ["C-RESIDUAL-001", "C-GRADFLOW-001"],
-    "root_causes": ["vanishing-gradients", "saturated-activations"],
+    "root_causes": ["vanishing-gradients"],
     "bricks": ["layers.0", "layers.1", "layers.2", "layers.3", "layers.4"],
     "first_step": 0,
     "needs": "cpu",

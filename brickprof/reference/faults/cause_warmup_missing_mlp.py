@@ -11,7 +11,7 @@ TRUTH = {
     "title": "the declared warm-up is missing",
     "family": "mlp",
     "kind": "numeric",
-    "contracts": ["C-COSINE-001", "C-TRAINCFG-001", "FALSIFY-ALBOR-001", "C-TRAINSTABLE-001", "C-LOSSSPIKE-001"],
+    "contracts": ["C-COSINE-001", "C-LOSSSPIKE-001", "FALSIFY-ALBOR-001"],
     "root_causes": ["warmup-missing", "learning-rate-too-high"],
     "bricks": [],
     "first_step": 0,
