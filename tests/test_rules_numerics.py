@@ -14,6 +14,7 @@ from brickprof.contracts.verdicts import ContractResult, Severity, Verdict
 from brickprof.diagnosis import Finding, diagnose
 from brickprof.rules.accumulation import Accumulation
 from brickprof.rules.clipping import Clip, EmbedGrad
+from brickprof.rules.divergence import StepSize
 from brickprof.rules.initialisation import Initialisation
 from brickprof.rules.interleaved import BackParity, Interleaved
 from brickprof.rules.norms import AppliedNorm
@@ -24,7 +25,7 @@ from brickprof.rules.story import Story
 
 LAYERS = tuple(f"blocks.{number}" for number in range(24))
 RULES = (Clip, EmbedGrad, AppliedNorm, Residual, Accumulation, LossScale, Initialisation, Precision, Interleaved,
-         BackParity)  # fmt: skip
+         BackParity, StepSize)  # fmt: skip
 
 
 def judge(rule: Any, made: Made) -> ContractResult:
@@ -491,6 +492,37 @@ def test_updates_that_round_away():
 ])  # fmt: skip
 def test_updates_that_arrive(dtype, moved, rate, verdict):
     assert judge(Precision, narrow(dtype, moved, rate)).verdict is verdict
+
+
+def jumping(losses: list[float], share: float, lr: float = 0.3) -> Made:
+    """A run whose first updates change the weights by ``share`` of their size."""
+    made = Made()
+    made.owned()
+    for at, loss in enumerate(losses):
+        step(made, at, loss=loss, lr=lr)
+        made.sample("weight", at, "body", l2=5.0)
+        made.sample("update", at, "body", ratio=share, l2=5.0 * share)
+    return made
+
+
+def test_updates_of_the_size_of_the_weights():
+    found = violation(judge(StepSize, jumping([3.0, 4.0, 8.0, *[2.8] * 20], 0.7)))
+    assert (found.cause, found.first_step, found.detected_step) == ("learning-rate-too-high", 0, 2)
+    assert "0.3" in found.action
+
+
+@pytest.mark.parametrize(
+    ("losses", "share"),
+    [
+        ([3.0, 4.0, 8.0, *[0.4] * 20], 0.7),
+        ([3.0, 2.5, 2.0, *[1.9] * 20], 1.0),
+        ([3.0, 4.0, 8.0, *[2.8] * 20], 0.01),
+        ([3.0, 8.0], 0.7),
+    ],
+    ids=["recovers", "weights that start at zero", "small updates", "two steps"],
+)
+def test_large_updates_that_do_no_harm(losses, share):
+    assert not judge(StepSize, jumping(losses, share)).violations
 
 
 def test_a_golden_is_needed_for_parity():

@@ -10,6 +10,7 @@ import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from brickprof.records import Event
 from brickprof.rules.names import number
@@ -113,14 +114,26 @@ def late(clip: Event, update: Event | None) -> bool:
     return update is not None and update.step == clip.step and clip.seq > update.seq and clip.time_ns > update.time_ns
 
 
+_KINDS = ("clip", "grad", "applied")
+_kept: WeakKeyDictionary[Story, tuple[tuple[int, ...], list[Look]]] = WeakKeyDictionary()
+
+
 def looks(story: Story, rank: int) -> list[Look]:
-    """Every step that made an update and whose facts were written, in order."""
+    """Every step that made an update and whose facts were written, in order. Several rules ask: it is made once."""
+    state = (rank, *(len(story.events(kind, rank)) for kind in ("optimizer", *_KINDS)))
+    known = _kept.get(story)
+    if known is None or known[0] != state:
+        known = _kept[story] = (state, _made(story, rank))
+    return known[1]
+
+
+def _made(story: Story, rank: int) -> list[Look]:
     found: dict[int, Look] = {}
     for event in story.events("optimizer", rank):
         if not event.fields.get("skipped"):
             look = found.setdefault(event.step, Look(event.step, rank))
             look.update = look.update or event
-    for kind in ("clip", "grad", "applied"):
+    for kind in _KINDS:
         for event in story.events(kind, rank):
             if event.step in found:
                 _add(found[event.step], event)

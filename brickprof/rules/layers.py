@@ -42,6 +42,14 @@ class Stack:
         return sizes
 
 
+def spread(places: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.int64]:
+    """At most ``most`` of ``places``, evenly: a hundred looks say no more about a law than thirty."""
+    if len(places) <= most:
+        return places
+    chosen: npt.NDArray[np.int64] = places[np.linspace(0, len(places) - 1, most).astype(int)]
+    return chosen
+
+
 def _mean(logs: list[float]) -> float:
     known = [value for value in logs if not math.isnan(value) and value != math.inf]
     return float(np.mean(known)) if known else math.nan

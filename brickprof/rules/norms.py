@@ -66,11 +66,10 @@ def yardstick(story: Story, rank: int) -> Yardstick | None:
     """The size of all weights at the first look, and of the losses at the beginning."""
     grid = story.grid("weight", rank)
     losses = story.losses(rank).finite().values[:_EARLY]
-    totals = grid.total[np.isfinite(grid.total)] if len(grid) else np.empty(0)
-    if not len(totals) or not len(losses):
+    if not len(grid) or not len(losses):
         return None
-    loss = float(np.abs(losses).max())
-    return Yardstick(float(totals[0]), loss) if loss > 0 and totals[0] > 0 else None
+    weights, loss = float(np.sqrt(np.nansum(np.square(grid.l2[0])))), float(np.abs(losses).max())
+    return Yardstick(weights, loss) if loss > 0 and 0 < weights < math.inf else None
 
 
 def broke(story: Story, rank: int) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Excluded, Severity, Verdict, Violation
 from brickprof.rules import wording
+from brickprof.rules.layers import spread
 from brickprof.rules.names import Tensor
 from brickprof.rules.story import Story
 
@@ -66,12 +67,13 @@ def _looks(story: Story, rank: int, trained: dict[str, Tensor]) -> list[Lost]:
     peak = float(np.nanmax(rates.values))
     normalised = _normalised(story, rank)
     found = []
-    for look, step in enumerate(grid.steps):
+    for look in spread(np.arange(len(grid)), 48):
+        step = grid.steps[look]
         rate = rates.at(int(step))
         rows = np.flatnonzero(grads.steps == step)
         if rate is None or rate < 0.01 * peak or rate <= 0 or not len(rows):
             continue
-        made = _look(story, look, int(step), rate, int(rows[0]), normalised, trained)
+        made = _look(story, int(look), int(step), rate, int(rows[0]), normalised, trained)
         if made is not None:
             found.append(made)
     return found

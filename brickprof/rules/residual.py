@@ -15,7 +15,7 @@ import numpy.typing as npt
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Excluded, Severity, Verdict, Violation
 from brickprof.rules import wording
-from brickprof.rules.layers import Stack, stacks, steadiness
+from brickprof.rules.layers import Stack, spread, stacks, steadiness
 from brickprof.rules.story import Grid, Story
 
 CONTRACT = "C-RESIDUAL-001"
@@ -84,9 +84,12 @@ def profiles(story: Story, rank: int, contract: Contract) -> list[Profile]:
     grid = story.grid("grad", rank)
     if not len(grid):
         return []
-    settled = np.flatnonzero(grid.steps >= contract.threshold("updates_before"))
-    chosen = settled if len(settled) >= contract.threshold("looks") else np.arange(len(grid))
-    looks = tuple(int(look) for look in _spread(chosen, 32))
+    whole = np.isfinite(grid.l2).mean(axis=1) > 0.5  # after a run broke there is nothing to compare
+    settled = np.flatnonzero(whole & (grid.steps >= contract.threshold("updates_before")))
+    chosen = settled if len(settled) >= contract.threshold("looks") else np.flatnonzero(whole)
+    if not len(chosen):
+        return []
+    looks = tuple(int(look) for look in spread(chosen, 32))
     made = []
     for stack in stacks(story, grid):
         table = np.stack([stack.sizes(grid, look) for look in looks])
@@ -95,13 +98,6 @@ def profiles(story: Story, rank: int, contract: Contract) -> list[Profile]:
         if np.isfinite(middle).sum() >= 4 and np.nanmax(middle) > 0:
             made.append(Profile(stack, middle, looks, grid))
     return made
-
-
-def _spread(places: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.int64]:
-    if len(places) <= most:
-        return places
-    chosen: npt.NDArray[np.int64] = places[np.linspace(0, len(places) - 1, most).astype(int)]
-    return chosen
 
 
 def _middle(table: Floats) -> Floats:
