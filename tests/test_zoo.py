@@ -6,11 +6,13 @@ Scoring is held against diagnosis.json documents made by hand; running against s
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from brickprof.cli import app, doctor
@@ -317,14 +319,16 @@ def test_out_of_time_ends_everything_that_was_started(tmp_path):
 
 
 def ended(pid: int) -> bool:
-    for _ in range(100):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
+    return eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+
+
+def eventually(holds, seconds: float = 30.0) -> bool:
+    until = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > until:
+            return False
         time.sleep(0.05)
-    return False
+    return True
 
 
 def test_many_keep_their_order_and_what_cannot_run_is_told_why(tmp_path):
@@ -428,6 +432,19 @@ def test_the_list_runs_nothing(cage, capsys):
 def test_wrong_words_are_wrong_usage(words, said, cage, capsys):
     assert main(words) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_request_to_stop_ends_the_runs_too(tmp_path):
+    words = [sys.executable, "-m", "brickprof", "zoo", "one-step", "-o", str(tmp_path / "kept")]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    meta = tmp_path / "kept" / "one-step" / "runs"
+    assert eventually(lambda: list(meta.glob("*/process.jsonl")))
+    (journal,) = meta.glob("*/process.jsonl")
+    assert eventually(journal.read_text)
+    started = json.loads(journal.read_text().splitlines()[0])
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert ended(started["pid"]) and ended(started["supervisor"])
 
 
 def test_options_are_a_conscious_choice():

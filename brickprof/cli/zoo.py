@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -111,7 +112,7 @@ def _judged(chosen: Sequence[Specimen], console: Console, jobs: int, timeout: fl
     from brickprof.reference.score import judge
 
     try:
-        with _place(out) as folder, _progress(console, len(chosen)) as told:
+        with _place(out) as folder, _orderly_end(), _progress(console, len(chosen)) as told:
             keeper = Keeper(folder, timeout=timeout, jobs=jobs, keep_runs=out is not None)
             outcomes = keeper.run_all(chosen, lacking(chosen), told)
     except OSError as error:
@@ -137,6 +138,16 @@ def _place(out: Path | None) -> Any:
 def _scratch() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="brickprof-zoo-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
+
+
+@contextmanager
+def _orderly_end() -> Iterator[None]:
+    """A request to stop ends the runs too, instead of leaving them behind."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def lacking(chosen: Sequence[Specimen]) -> dict[str, str]:
