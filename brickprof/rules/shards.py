@@ -85,13 +85,15 @@ def _overlap(batches: dict[int, dict[Key, Event]], contract: Contract) -> Violat
     share, known = len(seen.pairs) / seen.of, seen.pairs[int(contract.threshold("batches")) - 1][0].step
     symptom = f"ranks {first} and {other} train on the same batches: {len(seen.pairs):,} of {seen.of:,} ({share:.0%})"
     evidence = (mine.id, theirs.id)
+    handed = mine.kind == "batch"  # equal targets alone may belong to different inputs
+    severity = Severity.ERROR if handed else Severity.WARNING
     text = (
         f"The batch of step {mine.step:,} on rank {first} is that of step {theirs.step:,} on rank {other}: both have "
     )
     text += f"the fingerprint {mine.fields['fingerprint']}."
     return Violation(
-        contract.id, "shard-overlap", Severity.ERROR, symptom, mine.step, known, "", "loader",
-        evidence=evidence, cause="shard-overlap", certainty=0.95, static=mine.step <= 1,
+        contract.id, "shard-overlap", severity, symptom, mine.step, known, "", "loader",
+        evidence=evidence, cause="shard-overlap", certainty=0.95 if handed else 0.8, static=mine.step <= 1,
         explains=frozenset({"overfitting", "plateau"}), whys=(Because("How is it known?", text, "", evidence),),
         details={"question": "Which data does each rank see?", "asked": "Which data does each rank see?"},
         action="Give the DataLoader a DistributedSampler(dataset, world_size, rank), and call set_epoch(epoch).",
