@@ -55,4 +55,4 @@ def free_port():
 
 if __name__ == "__main__":
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
-    mp.spawn(worker, args=(2,), nprocs=2)
+    mp.start_processes(worker, args=(2,), nprocs=2, start_method="fork")
