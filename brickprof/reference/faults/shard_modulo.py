@@ -1,5 +1,5 @@
 """Files are dealt to the ranks with a modulo that is one too large and a comparison in place of an equality. Some
-files are read by both ranks in the same steps, and others by nobody."""
+files are read by both ranks, and others by nobody."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ TRUTH = {
     "contracts": ["C-SHARD-001"],
     "root_causes": ["shard-overlap"],
     "bricks": [],
-    "first_step": 0,
+    "first_step": 12,
     "needs": "cpu",
 }
 
