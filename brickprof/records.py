@@ -18,7 +18,11 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     zero_grad    optimizer | model, to_none
     optimizer    optimizer, lr [per group], skipped, count
     hyperparameters    optimizer, groups          when they first appear and when they change
-    schedule     cls, optimizer, lr, count
+    schedule     schedule, cls, optimizer, lr, count, settings (the first time)
+    schedules    schedules, scheduled          at the end: how many there were, how often they were stepped
+    ownership    owned, unowned, moved, idle, outside, frozen [tensors], wished [[path, bool]]     who updates what
+    unused       optimizers                                        at the end: built and never stepped
+    targets      fingerprint                                       of what a step is to learn, on a host
     scaler       op (unscale|step|update), scale, found_inf, skipped
     batch        loader, wait_ns, fingerprint, size, count, samples (rows), epoch (how often the loader was started
                  before), index (position in the epoch), sampler_epoch; of the first tensor of floats: nan, inf, mean,

@@ -276,6 +276,14 @@ def test_a_warm_up_longer_than_the_run_never_peaks():
     assert "6.45e-06" in found.symptom
 
 
+def test_a_rate_of_nothing_never_peaks():
+    made = Training()
+    made.declare(lr=1e-3, warmup_steps=200)
+    made.optimizer()
+    made.train([0.0] * 40)
+    only(judged(made, "C-COSINE-001", "schedule"), "schedule-never-peaks")
+
+
 @pytest.mark.parametrize(
     ("rates", "verdict"), [([1e-2] * 40, Verdict.FAIL), ([1e-4 * step for step in range(40)], None)]
 )

@@ -75,12 +75,13 @@ def _too_low(story: Story, rank: int, moved: _Movement, contract: Contract) -> V
     rate = float(rates.values.max()) if len(rates) else math.nan
     if rate > _ordinary(story, rank, contract):
         return None  # the gradients are small, not the rate
-    lr = f"lr {rate:.3g}: " if math.isfinite(rate) else ""
+    lr = f"the learning rate is {rate:.3g}: " if math.isfinite(rate) else ""
     evidence = (*moved.evidence, *rates.evidences([len(rates) - 1] if len(rates) else []))
     symptom = f"{lr}the largest update is {moved.largest:.2g} of the weights, {far:.2%} in all {updates:,} updates"
+    seen = min(moved.first + int(contract.threshold("fewest_updates")), int(losses.steps[-1]))
     flow = f"gradients flow (|g| {float(np.median(norms)):.2g})"
     return Violation(
-        CONTRACT, "small-updates", Severity.ERROR, symptom, moved.first, min(updates - 1, int(losses.steps[-1])), "",
+        CONTRACT, "small-updates", Severity.ERROR, symptom, moved.first, seen, "",
         "optimizer", rank, evidence,
         {"question": "Do the updates move the weights?", "asked": "How far do the weights move?"},
         "learning-rate-too-low", 0.88, _STILL,

@@ -54,6 +54,7 @@ def _first_of_each(story: Story, rank: int, found: list[Schedule], contract: Con
         for violation in (
             warmup.missing(story, rank, at),
             _too_often(story, own, contract),
+            _zero(story, rank, at, own, contract),
             _never_peaks(story, rank, at, own, contract),
             horizon.judged(story, rank, at, own, contract),
         ):
@@ -164,6 +165,29 @@ def _never_peaks(story: Story, rank: int, at: int, own: list[Schedule], contract
         (Because("Why did it never get there?", f"The schedule has {needs}, and the run makes {updates:,} updates: it "
                  f"ends at {last / target:.2%} of the peak.", "", evidence),),
         action=f"Make the warm-up 1 to 10 % of the run's {updates:,} updates, or the run longer.", static=True,
+    )  # fmt: skip
+
+
+def _zero(story: Story, rank: int, at: int, own: list[Schedule], contract: Contract) -> Violation | None:
+    """A rate that is nothing from the first update on, where something was asked for."""
+    found = story.rates(rank, at).per_step().finite()
+    fewest = int(contract.threshold("fewest_updates"))
+    asked = declared.settings(story)
+    target, source = _target(story, own)
+    meant = bool(target) or any(name in asked for name in ("warmup_steps", "warmup_ratio", "scheduler"))
+    if not meant or len(found) < 4 or declared.updates(story, rank).get(at, 0) < fewest or found.values.max() > 0:
+        return None
+    evidence = (found.evidence(0), found.evidence(len(found) - 1), *source)
+    of = f" of {target:g}" if target else ""
+    return Violation(
+        CONTRACT, "schedule", Severity.ERROR, f"the learning rate is 0{of} in every update", 0,
+        min(fewest, int(found.steps[-1])), "", "optimizer", rank, evidence,
+        {"question": "Did the learning rate reach its peak?", "asked": "How large was the learning rate?"},
+        "schedule-never-peaks", 0.92, FOLLOW,
+        (Because("Why does no weight move?", "The factor of the schedule is 0 in every update: its warm-up does not "
+                 "rise (a whole-number division, a step that is never counted), or the run lies beyond its end.", "",
+                 evidence),),
+        action="Print the schedule's rate over the first and the last steps before the run.", static=True,
     )  # fmt: skip
 
 
