@@ -33,8 +33,12 @@ _SHARE = {"facts": 0.6, "blocks": 0.5, "guard": 0.5, "spans": 0.5, "full": 0.9}
 _LONGEST = {"facts": 64, "blocks": 64, "guard": 64, "spans": 256, "full": 1024}
 _LIGHT = frozenset({"facts", "guard"})
 _FIRST_STEPS = 3
-_EARLY = {"facts": 64, "blocks": 32, "guard": 32, "spans": _FIRST_STEPS, "full": 33}
-_EARLIEST = max(_EARLY.values())
+_EARLY = {"facts": 64, "blocks": 32, "guard": 32, "spans": _FIRST_STEPS, "full": 257}
+_EARLIEST = 64
+_BRISK_NS = 50_000_000
+_LEARNING_STEPS = 512
+_LEARNING_BUDGET = 2.5
+"""Steps of milliseconds get this many times the budget while the run is young: there is most to be seen then."""
 _NO_BURDEN = 0.01
 _WINDOW = 9
 _ADAPT_EVERY = 8
@@ -42,6 +46,8 @@ _ALLOWANCE_NS = 150_000  # a step, at a budget of 1 %
 _TINY_STEP_NS = 5_000_000
 _CREDIT_NS = 3_000_000_000  # in all, at a budget of 1 %
 _ROW_WAYS = ("spans", "full")
+LOOKS = frozenset(1 << i for i in range(9))
+"""Steps at which a young run is looked at in full, whatever the strides."""
 _RECKON_STEPS = 64
 _LEAST_EASE = 1 / 64
 
@@ -93,7 +99,7 @@ class Cadence:
 
     def begin(self, step: int) -> Switches:
         """The switches of ``step``."""
-        if step % self.least and step > self.deep_until and step >= _EARLIEST:
+        if step % self.least and step > self.deep_until and step >= _EARLIEST and step not in LOOKS:
             return NOTHING
         switches, deep = self.switches, step <= self.deep_until or self.level == "deep"
         for way in WAYS:
@@ -109,6 +115,8 @@ class Cadence:
         if step >= _EARLY[way] or (way == "full" and step & (step - 1)):
             return False
         cost = median(self._costs[way]) if self._costs[way] else 0.0
+        if way == "full":  # a handful of looks, further and further apart: each may take as long as a short step does
+            return cost <= max(_NO_BURDEN * self.typical_ns, min(self.typical_ns, _BRISK_NS))
         return cost <= _NO_BURDEN * self.typical_ns or (self.typical_ns < _TINY_STEP_NS and self._credit > 0)
 
     def escalate(self, until: int) -> None:
@@ -141,7 +149,11 @@ class Cadence:
         self._reckon(step, plain, spent_ns)
         if self.level == "deep" or (step != _FIRST_STEPS and step % _ADAPT_EVERY):
             return False
-        return self._adapt()
+        return self._adapt(step)
+
+    def _budget(self, step: int) -> float:
+        young = step < _LEARNING_STEPS and self.typical_ns < _BRISK_NS
+        return self.budget * _LEARNING_BUDGET if young else self.budget
 
     @property
     def idle_ns(self) -> float:
@@ -180,14 +192,16 @@ class Cadence:
         self._reckoned = [0.0, 0.0, 0]
         share = (costs + spent) / (walls + plain)
         spared = self._credit > 0 and self.typical_ns < _TINY_STEP_NS
-        if share > self.budget and not spared:
-            self._ease = max(self._ease * max(self.budget / share, 0.5), _LEAST_EASE)
-        elif share < 0.7 * self.budget:
+        budget = self._budget(step)
+        if share > budget and not spared:
+            self._ease = max(self._ease * max(budget / share, 0.5), _LEAST_EASE)
+        elif share < 0.7 * budget:
             self._ease = min(self._ease * 1.25, 1.0)
 
-    def _adapt(self) -> bool:
+    def _adapt(self, step: int) -> bool:
         self.typical_ns = self.step_ns
-        whole = max(self.budget * self.typical_ns - self.idle_ns, 0.1 * self.budget * self.typical_ns) * self._ease
+        budget = self._budget(step)
+        whole = max(budget * self.typical_ns - self.idle_ns, 0.1 * budget * self.typical_ns) * self._ease
         if self._credit > 0 and self.typical_ns < _TINY_STEP_NS:
             whole += _ALLOWANCE_NS * self.budget / 0.01
         left, before = whole, dict(self.stride)

@@ -23,7 +23,7 @@ import torch
 
 from brickprof.bricks import Brick, Kind
 from brickprof.capture.book import Book, owned
-from brickprof.capture.cadence import NOTHING, Cadence
+from brickprof.capture.cadence import LOOKS, NOTHING, Cadence
 from brickprof.capture.census import Census
 from brickprof.capture.clock import now
 from brickprof.capture.dispatch import Dispatch
@@ -292,7 +292,12 @@ class Session:
         """From a step that nobody looks at to the next such step: the least that has to be done."""
         cadence, steps = self.cadence, self.steps
         following = steps.number + 1
-        if not following % cadence.least or following <= cadence.deep_until or not following % 100:
+        if (
+            not following % cadence.least
+            or following <= cadence.deep_until
+            or not following % 100
+            or following in LOOKS
+        ):
             return False
         if self.readback.used:
             return False
