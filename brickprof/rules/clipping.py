@@ -60,8 +60,8 @@ class EmbedGrad:
         bound = clip_bound(told, declared)
         if not any(look.clips for look in told):
             return ContractResult(EMBED, Verdict.VACUOUS, "", threshold, "nothing was clipped")
-        fault = clip_faults.partial(story, told, bound, contract)
-        if fault is None:
+        fault = clip_faults.scaled_or_apart(story, told, contract) or clip_faults.partial(story, told, bound, contract)
+        if fault is None or fault.kind != "partial":
             return _clean(EMBED, told, bound, declared, threshold)
         violations = (described(story, fault, declared, EMBED),) if fault.shallowest else ()
         return ContractResult(EMBED, Verdict.FAIL, fault.symptom, threshold, fault.symptom, violations)
