@@ -80,7 +80,8 @@ def test_wrong_usage_is_one_line_and_exit_2(words, said, capsys, tmp_path, monke
 
 
 def test_every_command_registers_itself():
-    known = {entry.name for entry in app.build()[0].registered_commands}
+    built = app.build()[0]
+    known = {entry.name for entry in (*built.registered_commands, *built.registered_groups)}
     files = {path.stem for path in Path(app.__file__).parent.glob("[a-z]*.py")} - {"app"}
     assert known == files
 
