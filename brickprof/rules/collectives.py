@@ -90,7 +90,7 @@ def _other_words(group: Any, seq: int, by_rank: dict[int, Event], contract: Cont
     evidence = tuple(event.id for event in by_rank.values())[:4]
     return Violation(
         contract.id, "collective-mismatch", Severity.ERROR, symptom, first.step, first.step, _site(first), "collective",
-        first.rank, evidence, cause="collective-mismatch", certainty=0.95, explains=_ENDS | _PARTED,
+        first.rank, evidence, cause="collective-mismatch", certainty=0.96, explains=_ENDS | _PARTED,
         whys=(Because("What do the ranks say to each other?", wording.sentence(told), "", evidence),),
         details={"group": group, "question": "Why do the ranks not meet?", "asked": "Why do the ranks not meet?"},
         action="Every rank has to call the same collectives, with the same sizes, in the same order: look for an "
@@ -126,7 +126,7 @@ def _orphans(said: dict[int, list[Event]], contract: Contract) -> list[Violation
     return [
         Violation(
             contract.id, "collective-orphaned", Severity.ERROR, symptom, first.step, first.step, _site(first),
-            "collective", first.rank, evidence, cause="collective-orphaned", certainty=0.92,
+            "collective", first.rank, evidence, cause="collective-orphaned", certainty=0.96,
             explains=_PARTED | {"hung", "not-learning", "spike"},
             whys=(Because("Why is its result not to be trusted?", text, "", evidence),),
             details={"question": "Was every operation finished?", "asked": "Was every operation finished?"},

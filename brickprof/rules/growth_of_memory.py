@@ -36,6 +36,8 @@ class Growth:
     """Whether it grew in every part of the run, the last included."""
     linear: float
     """How much of the change a straight line over steps explains: 1 where every step adds the same."""
+    began: int
+    """The first step looked at."""
 
 
 class Stable:
@@ -68,7 +70,7 @@ def growth(track: Track, least: int = 5) -> Growth | None:
     gained = quarters[-1] - quarters[0]
     parts = np.diff(quarters)
     steady = bool((parts > 0).all() and parts[-1] > 0.4 * parts.max())
-    return Growth(later, slope, gained, steady, _straight(later))
+    return Growth(later, slope, gained, steady, _straight(later), int(found.steps[0]))
 
 
 def _straight(track: Track) -> float:
@@ -143,8 +145,12 @@ def _resident(story: Story, rank: int, contract: Contract) -> Violation | None:
 
 
 def _large(found: Growth, contract: Contract) -> bool:
-    base = float(found.track.values[0])
-    return found.slope > 0 and found.gained >= max(contract.threshold("bytes"), contract.threshold("grown") * base)
+    return found.slope > 0 and found.gained >= _floor(found, contract)
+
+
+def _floor(found: Growth, contract: Contract) -> float:
+    """What may be gained without a word."""
+    return max(contract.threshold("bytes"), contract.threshold("grown") * float(found.track.values[0]))
 
 
 def _limit(story: Story) -> float | None:
@@ -155,12 +161,13 @@ def _limit(story: Story) -> float | None:
 
 def _grows(found: Growth, what: str, rank: int, certainty: float, severity: Severity, contract: Contract) -> Violation:
     track = found.track
-    first, last = int(track.steps[0]), int(track.steps[-1])
+    enough = track.values - track.values[0] >= _floor(found, contract)
+    known = int(track.steps[int(np.argmax(enough))]) if enough.any() else int(track.steps[-1])
     sizes = f"{wording.size(float(track.values[0]))} to {wording.size(float(track.values[-1]))}"
     symptom = f"{what} grew from {sizes}, {wording.size(found.slope)} a step, and did not stop"
     evidence = (track.evidence(0), track.evidence(len(track) - 1))
     return Violation(
-        contract.id, "memory-growth", severity, symptom, first, last, rank=rank, evidence=evidence,
+        contract.id, "memory-growth", severity, symptom, found.began, known, rank=rank, evidence=evidence,
         cause="memory-leak", certainty=certainty, explains=_ENDS,
         details={"question": _QUESTION, "asked": _QUESTION},
         action="Look for what is kept from step to step: tensors in lists, hooks, caches, a loss with its graph.",
