@@ -1,8 +1,7 @@
 """The ways in which clipping goes wrong, told from what it left behind.
 
 Enters: the looked-at steps of a run and the bound that should hold. Leaves: the first ``Fault`` that the evidence
-shows, or None. Faults that change the numbers in a recognisable way (scaled, per block, squared) come first; a norm
-above the bound that none of them explains means clipping did not reach the gradients.
+shows, or None. Faults that change the numbers in a recognisable way are told here: scaled, per block, squared.
 """
 
 from __future__ import annotations
@@ -18,19 +17,17 @@ from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because
 from brickprof.records import Event
 from brickprof.rules import wording
-from brickprof.rules.handling import Declared, Look, bound_of, clip_norm, late, size
-from brickprof.rules.names import number, whole
+from brickprof.rules.handling import Look, bound_of, clip_norm
+from brickprof.rules.names import number
 from brickprof.rules.story import Story
 
 NOT_APPLIED, WRONG = "grad-clip-not-applied", "grad-clip-wrong"
-_RIGHT = (
-    "Call clip_grad_norm_(model.parameters(), {bound:g}) after backward (and unscale_) and before optimizer.step()."
-)
+RIGHT = "Call clip_grad_norm_(model.parameters(), {bound:g}) after backward (and unscale_) and before optimizer.step()."
 _MOST_LOOKS = 64
 _MOST_FOR_A_LAW = 500
 _LEAST_SPREAD = 0.03
 _SLOW = frozenset({"not-learning", "plateau"})
-_RUNAWAY = frozenset({"nonfinite", "exploding", "diverged", "spike"})
+RUNAWAY = frozenset({"nonfinite", "exploding", "diverged", "spike"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +44,10 @@ class Fault:
     experiment: str = ""
     brick: str = ""
     certainty: float = 0.9
-    explains: frozenset[str] = _RUNAWAY
+    explains: frozenset[str] = RUNAWAY
     evidence: tuple[str, ...] = ()
     shallowest: bool = False
     """Of partial clipping: whether what was left out lies at the model's input end."""
-
-
-def find(
-    story: Story, told: Sequence[Look], bound: float | None, declared: Declared | None, contract: Contract
-) -> Fault | None:
-    return (
-        scaled_or_apart(story, told, contract)
-        or partial(story, told, bound, contract)
-        or _power(told, bound, contract)
-        or _unbounded(story, told, bound, declared, contract)
-    )
 
 
 def scaled_or_apart(story: Story, told: Sequence[Look], contract: Contract) -> Fault | None:
@@ -76,7 +62,7 @@ def _scaled(told: Sequence[Look], contract: Contract) -> Fault | None:
     bad = [look for look in told if (event := _still_scaled(look)) is not None and event]
     if len(bad) < contract.threshold("looks"):
         return None
-    first, bound = bad[0], _bound_in(bad[0]) or 1.0
+    first, bound = bad[0], bound_in(bad[0]) or 1.0
     scale = number(next(e.fields.get("scale") for e in first.grads if e.fields.get("point") == "clip")) or 1.0
     norm = next((found for clip in first.clips if (found := clip_norm(clip)) is not None), None)
     shown = f"a norm of {norm:.3g}" if norm is not None else "the norm"
@@ -98,7 +84,7 @@ def _still_scaled(look: Look) -> bool:
     return bool(marked) and bool(look.clips)
 
 
-def _bound_in(look: Look) -> float | None:
+def bound_in(look: Look) -> float | None:
     return next((bound for clip in look.clips if (bound := bound_of(clip)) is not None), None)
 
 
@@ -111,7 +97,7 @@ def _per_block(story: Story, told: Sequence[Look], contract: Contract) -> Fault 
     bad = [look for look in several if len(look.clips) > max(2, optimizers) and _distorting(look.clips)]
     if len(bad) >= contract.threshold("looks"):
         look = bad[0]
-        bound = _bound_in(look) or 1.0
+        bound = bound_in(look) or 1.0
         lowest, highest = _coefficients(look.clips)
         text = (
             f"{len(look.clips):,} clips in step {look.step:,} each with its own norm: "
@@ -142,7 +128,7 @@ def _equal_blocks(story: Story, told: Sequence[Look], contract: Contract) -> Fau
     """Clipping by hand: blocks whose coefficients differ end up with one and the same norm."""
     bad, shown = [], ""
     for look in [look for look in told if look.applied is not None and not look.clips][:_MOST_LOOKS]:
-        blocks = _block_coefficients(story, look)
+        blocks = block_coefficients(story, look)
         cut = [(brick, found) for brick, found in blocks if 0 < found < 0.99]
         if look.clips or len(cut) < 3 or max(f for _, f in cut) < 1.2 * min(f for _, f in cut):
             continue
@@ -158,7 +144,7 @@ def _equal_blocks(story: Story, told: Sequence[Look], contract: Contract) -> Fau
     return _distorted(bad, median(_norms_after(story, bad[0])), shown, evidence, "")
 
 
-def _block_coefficients(story: Story, look: Look) -> list[tuple[str, float]]:
+def block_coefficients(story: Story, look: Look) -> list[tuple[str, float]]:
     listed = look.applied.fields.get("blocks") if look.applied is not None else None
     pairs = [pair for pair in listed if isinstance(pair, list) and len(pair) == 2] if isinstance(listed, list) else []
     known = [(story.names.brick(look.rank, pair[0]), number(pair[1])) for pair in pairs]
@@ -196,90 +182,15 @@ def _distorted(bad: Sequence[Look], bound: float, text: str, evidence: tuple[str
     return Fault(
         "per-block", WRONG, symptom, tuple(bad), bound,
         (Because("What does that do to the direction?", wording.sentence(text), brick, evidence),),
-        f"Clip once, over all parameters: {_RIGHT.format(bound=bound)}",
+        f"Clip once, over all parameters: {RIGHT.format(bound=bound)}",
         "Why are the gradients out of proportion?", certainty=0.9, explains=_SLOW, evidence=evidence, brick=brick,
     )  # fmt: skip
-
-
-# -- some parameters are left out
-
-
-def partial(story: Story, told: Sequence[Look], bound: float | None, contract: Contract) -> Fault | None:
-    """Clipping that leaves out parameters which then are above the bound by themselves."""
-    if bound is None or not told or story.names.optimizers(told[0].rank) > 1:
-        return None
-    clipped = [look for look in told if look.clips and not all(late(clip, look.update) for clip in look.clips)]
-    rests = [(look, *rest) for look in clipped if (rest := _rest(story, look)) is not None]
-    bad = [found for found in rests if found[1] > contract.threshold("over") * bound]
-    if not bad or len(bad) < 0.2 * len(rests):
-        return None
-    if len(bad) < contract.threshold("looks") and max(found[1] for found in bad) < 100 * bound:
-        return None  # a run may break right after its first update: then one look has to be beyond doubt
-    look, norm, brick, evidence = max(bad, key=lambda found: found[1])
-    covered = sum(whole(clip.fields.get("tensors")) for clip in look.clips)
-    told_of = f"{wording.count(covered, 'parameter')} are clipped to {bound:g}, and {brick or 'the rest'} is not: "
-    symptom = told_of + f"its gradient is {norm:.3g} in step {look.step:,}"
-    return Fault(
-        "partial", WRONG, symptom, tuple(found[0] for found in bad), bound,
-        (Because("Which gradients were left out?",
-                 f"Those of {brick or 'the parameters that clipping was not given'}: {norm:.3g} where {bound:g} is the "
-                 f"bound, in {len(bad):,} of {wording.count(len(clipped), 'looked-at step')}.", brick, evidence),),
-        f"Give clipping every parameter. {_RIGHT.format(bound=bound)}", brick=brick, certainty=0.88,
-        explains=_RUNAWAY | {"gradient-growth"}, evidence=evidence, shallowest=_shallowest(story, look.rank, brick),
-    )  # fmt: skip
-
-
-def _rest(story: Story, look: Look) -> tuple[float, str, tuple[str, ...]] | None:
-    """The norm, brick and evidence of what clipping did not touch."""
-    seen_at_clip = any(event.fields.get("point") == "clip" for event in look.grads)
-    for event in look.grads:
-        norm = size(event)
-        if seen_at_clip and event.fields.get("point") == "step" and norm is not None:
-            brick = story.names.show(story.names.tensor(look.rank, event.fields.get("at")).brick)
-            return norm, brick, (event.id, *(clip.id for clip in look.clips[:1]))
-    return _untouched(story, look)
-
-
-def _untouched(story: Story, look: Look) -> tuple[float, str, tuple[str, ...]] | None:
-    """Blocks that kept their gradients while others were cut, from what the update used."""
-    blocks, after, bound = _block_coefficients(story, look), look.after, _bound_in(look)
-    kept = [brick for brick, found in blocks if found >= 0.999]
-    if look.applied is None or not kept or after is None or bound is None or len(kept) == len(blocks):
-        return None
-    if min(found for _, found in blocks) > 0.95:
-        return None
-    rest = math.sqrt(max(after * after - bound * bound, 0.0))
-    norms = {brick: _block_norm(story, look, brick) for brick in kept}
-    brick = max(norms, key=lambda each: norms[each])
-    return rest, str(brick), (look.applied.id, *(clip.id for clip in look.clips[:1]))
-
-
-def _block_norm(story: Story, look: Look, brick: str) -> float:
-    grid = story.grid("grad", look.rank)
-    rows = np.flatnonzero(grid.steps == look.step)
-    if not len(rows):
-        return 0.0
-    inside = [
-        float(l2) for place, l2 in enumerate(grid.unscaled_l2[rows[0]])
-        if np.isfinite(l2) and f"{grid.bricks[place].path}.".startswith(f"{brick}.")
-    ]  # fmt: skip
-    return math.sqrt(sum(l2 * l2 for l2 in inside))
-
-
-def _shallowest(story: Story, rank: int, brick: str) -> bool:
-    """Whether ``brick`` is the first block of the forward pass."""
-    bricks = {tensor.brick for tensor in story.names.tensors(rank) if tensor.trainable}
-    known = [(deep, story.names.show(each)) for each in bricks if (deep := story.depth.of(each)) is not None]
-    if not known:
-        return False
-    first = min(known)[1]
-    return f"{first}.".startswith(f"{brick}.") or f"{brick}.".startswith(f"{first}.")
 
 
 # -- divided by a power of the norm
 
 
-def _power(told: Sequence[Look], bound: float | None, contract: Contract) -> Fault | None:
+def power_law(told: Sequence[Look], bound: float | None, contract: Contract) -> Fault | None:
     """A coefficient of bound / norm^k: the norm afterwards falls as the norm before rises."""
     by_hand = [look for look in told if look.applied is not None and not look.clips]
     by_hand = by_hand[:: 1 + len(by_hand) // _MOST_FOR_A_LAW]
@@ -309,79 +220,6 @@ def _power(told: Sequence[Look], bound: float | None, contract: Contract) -> Fau
     return Fault(
         "power", WRONG, symptom, tuple(cut), limit,
         (Because("Which law does the coefficient follow?", wording.sentence(why), "", evidence),),
-        f"The coefficient is bound / norm, with norm = sqrt(sum of squares). {_RIGHT.format(bound=limit)}",
+        f"The coefficient is bound / norm, with norm = sqrt(sum of squares). {RIGHT.format(bound=limit)}",
         "Why are updates that small?", certainty=0.93, explains=_SLOW, evidence=evidence,
-    )  # fmt: skip
-
-
-# -- the bound does not hold, and nothing above says why
-
-
-def _unbounded(
-    story: Story, told: Sequence[Look], bound: float | None, declared: Declared | None, contract: Contract
-) -> Fault | None:
-    several = story.names.optimizers(told[0].rank) > 1
-    if bound is None or (several and declared is None):
-        return None  # of two optimizers one may be clipped on purpose
-    by_value = any(bound_of(clip) is None for look in told for clip in look.clips)
-    over = [look for look in told if look.after is not None and look.after > contract.threshold("over") * bound]
-    if by_value or not over or (len(over) < contract.threshold("looks") and max(map(_after, over)) < 10 * bound):
-        return None
-    measured = [look for look in told if look.after is not None]
-    ran = [look for look in told if look.clips]
-    kind = "never" if not ran else _how(over, ran)
-    if kind == "" or (kind != "never" and len(over) < 0.1 * len(measured)):
-        return None
-    return _told(kind, story, over, told, bound, declared)
-
-
-def _after(look: Look) -> float:
-    return look.after or 0.0
-
-
-def _how(over: Sequence[Look], ran: Sequence[Look]) -> str:
-    clips = [clip for look in over for clip in look.clips]
-    if not clips:
-        return "sometimes"
-    if all(late(clip, look.update) for look in over for clip in look.clips):
-        return "late"
-    if all(number(clip.fields.get("norm")) == 0.0 or whole(clip.fields.get("tensors"), 1) == 0 for clip in clips):
-        return "empty"
-    untouched = [look for look in over if look.clips and 0.99 <= (look.coefficient or 0.0) <= 1.01]
-    return "elsewhere" if len(untouched) >= 0.5 * len(over) else ""
-
-
-_REASONS = {
-    "never": "no clipping ran between backward and update in {looked}",
-    "sometimes": "clipping ran in other steps, and in none of these",
-    "late": "clipping ran after the update, in each of them",
-    "empty": "clipping ran on gradients that were not there yet: it measured 0",
-    "elsewhere": "clipping ran, and the gradients that the optimizer used are what backward left",
-}
-
-
-def _told(
-    kind: str, story: Story, over: Sequence[Look], told: Sequence[Look], bound: float, declared: Declared | None
-) -> Fault:
-    worst = max(over, key=_after)
-    source = f"the bound is {bound:g}"
-    if declared is not None:
-        source = f"a bound of {declared.value:g} is declared ({declared.key})"
-    reason = _REASONS[kind].format(looked=wording.count(len(told), "looked-at update"))
-    symptom = f"{source}, and gradients of norm {_after(worst):.3g} were applied in step {worst.step:,}: {reason}"
-    evidence = tuple(dict.fromkeys(identity for look in (over[0], worst) for identity in look.evidence))
-    shown = evidence or tuple(look.update.id for look in over[:2] if look.update is not None)
-    at = next((event.fields.get("at") for event in worst.grads if event.fields.get("at") is not None), None)
-    brick = story.names.show(story.names.tensor(worst.rank, at).brick) if at is not None else ""
-    spoken = f"{wording.sentence(reason)} {len(over):,} of {wording.count(len(told), 'update')} were above {bound:g}."
-    spoken_evidence = tuple(look.update.id for look in over[:2] if look.update is not None) or shown
-    whys = [Because("Why did the bound not hold?", spoken, brick, spoken_evidence)]
-    if declared is not None:
-        said = f"The configuration says {declared.key}: {declared.value:g}; nothing in the run uses it."
-        if kind == "never":
-            whys.append(Because("Was a bound wanted?", said, "", (declared.evidence,)))
-    return Fault(
-        kind, NOT_APPLIED, symptom, tuple(over), bound, tuple(whys), _RIGHT.format(bound=bound), brick=brick,
-        certainty=0.85, evidence=shown,
-        experiment="Run again with that one line; the norm before clipping then shows the growth without damage.",
     )  # fmt: skip

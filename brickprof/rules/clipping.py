@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Verdict, Violation
-from brickprof.rules import clip_faults, wording
+from brickprof.rules import clip_faults, clip_reach, wording
 from brickprof.rules.clip_faults import Fault
 from brickprof.rules.handling import Declared, Look, bound_of, declared_bound, looks
 from brickprof.rules.layers import Growth, gradient_growth
@@ -37,7 +37,7 @@ class Clip:
             return ContractResult(CLIP, Verdict.VACUOUS, "", threshold, "no update was looked at")
         declared = declared_bound(story)
         bound = clip_bound(told, declared)
-        fault = clip_faults.find(story, told, bound, declared, contract)
+        fault = clip_reach.find(story, told, bound, declared, contract)
         if fault is not None and fault.kind == "partial" and fault.shallowest:
             return ContractResult(CLIP, Verdict.FAIL, fault.symptom, threshold, f"see {EMBED}: {fault.symptom}")
         if fault is not None:
@@ -60,7 +60,7 @@ class EmbedGrad:
         bound = clip_bound(told, declared)
         if not any(look.clips for look in told):
             return ContractResult(EMBED, Verdict.VACUOUS, "", threshold, "nothing was clipped")
-        fault = clip_faults.scaled_or_apart(story, told, contract) or clip_faults.partial(story, told, bound, contract)
+        fault = clip_faults.scaled_or_apart(story, told, contract) or clip_reach.partial(story, told, bound, contract)
         if fault is None or fault.kind != "partial":
             return _clean(EMBED, told, bound, declared, threshold)
         violations = (described(story, fault, declared, EMBED),) if fault.shallowest else ()
