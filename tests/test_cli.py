@@ -106,21 +106,16 @@ def test_a_reader_that_goes_away_is_no_traceback(run):
     assert done.stdout == "{"
 
 
-def test_help_imports_nothing_heavy_and_takes_little_time():
+def test_help_imports_nothing_heavy():
     program = (
-        "import sys, time; start = time.perf_counter()\n"
+        "import sys\n"
         "from brickprof.cli.app import main\n"
-        "code = main(['--help'])\n"
-        "heavy = {'torch', 'pandas', 'pyarrow', 'rich.markdown'}\n"
-        "print(time.perf_counter() - start, sorted(heavy & set(sys.modules)))"
+        "main(['--help'])\n"
+        "heavy = {'torch', 'pandas', 'pyarrow', 'numpy', 'yaml', 'rich.markdown', 'opentelemetry'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
     )
-    best = 9.0
-    for _ in range(5):
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-        seconds, _, heavy = done.stdout.splitlines()[-1].partition(" ")
-        assert heavy == "[]"
-        best = min(best, float(seconds))
-    assert best < 0.3
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 # -- show
