@@ -10,7 +10,7 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     tensor       id, name, model, brick, shape, dtype, device, trainable, alias_of     interns a tensor
     model        model, cls, parameters, trainable, blocks, wrapper, compiled
     optimizer_created  optimizer, cls, groups [{tensors, ...hyperparameters}]
-    loss         value, micro, site, scale, dtype, grad_fn, training, shape
+    loss         value, micro, site, scale, dtype, grad_fn, training, shape, zeroed, closure (inside a step)
     losses       steps, micros, values, times     losses of brisk steps whose other facts were not written
     grad         point, tensors, l2, absmax, at, nonfinite [{tensor, nan, inf}], scale, micro, zero [tensors whose
                  gradient is all zero], zeros (how many), missing [trainable tensors without a gradient]

@@ -57,8 +57,10 @@ class HeldProbe(Probe):
         for optimizer in book.optimizers():
             spread = _spread([p for p in owned(optimizer) if p.requires_grad])
             number = book.optimizer(optimizer)
-            self._looked[number], self._held[number] = len(spread), spread
-        if not self._held:
+            # Cleared since its last update: what is there now was added up since, in steps that another one made.
+            clear = hub.cleared.get(id(optimizer), 0) > hub.updated.get(id(optimizer), 0)
+            self._looked[number], self._held[number] = len(spread), [] if clear else spread
+        if not self._held and not book.optimizers():
             spread = _spread(self.session.watched())
             self._looked[-1], self._held[-1] = len(spread), spread
 

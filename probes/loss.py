@@ -61,6 +61,7 @@ class LossProbe(Probe):
                 "grad_fn": type(loss.grad_fn).__name__,
                 "training": self._training(),
                 "zeroed": zeroed,
+                "closure": session.in_optimizer,
             }
             step = session.step
             self._nonfinite = False

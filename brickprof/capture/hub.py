@@ -23,6 +23,10 @@ sessions: list[Session] = []
 listening = False
 """Whether any session looks at this step; where not, only the signals that move the step are sent."""
 zeroed = 0
+cleared: dict[int, int] = {}
+"""By the id of an optimizer or module: the value of ``zeroed`` when it last cleared its gradients."""
+updated: dict[int, int] = {}
+"""By the id of an optimizer: the value of ``zeroed`` when it last made an update."""
 scheduled = 0
 """How often gradients were cleared and rates scheduled in this process: too cheap to skip, too frequent to send."""
 every_batch = False

@@ -135,6 +135,7 @@ def _patch_optimizers() -> None:
             result = original(self, *args, **kwargs)
             if not _compiling():
                 hub.zeroed += 1
+                hub.cleared[id(self)] = hub.zeroed
                 if hub.listening:
                     to_none = args[0] if args else kwargs.get("set_to_none", True)
                     hub.emit("zero_grad", self, bool(to_none))
@@ -159,6 +160,7 @@ def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
 
 def _optimizer_end(stepping: Any, _args: Any, _kwargs: Any) -> None:
     if not _compiling():
+        hub.updated[id(stepping)] = hub.zeroed
         hub.send("optimizer_end", stepping)
 
 

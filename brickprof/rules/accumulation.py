@@ -12,6 +12,7 @@ losses of one batch, or the two halves of a GAN, are not.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -112,7 +113,7 @@ def _cycles(story: Story, rank: int) -> list[Cycle]:
     """The steps whose backward passes were all told in full."""
     found: dict[int, Cycle] = {}
     for event in story.events("loss", rank):
-        if event.fields.get("site"):
+        if event.fields.get("site") and not event.fields.get("closure"):
             found.setdefault(event.step, Cycle(event.step)).losses.append(event)
     for event in story.events("criterion", rank):
         if event.step in found and event.fields.get("grad") is not False:
@@ -120,13 +121,21 @@ def _cycles(story: Story, rank: int) -> list[Cycle]:
     for event in story.events("batch", rank):
         if event.step in found:
             found[event.step].batches += 1
-    whole_ones = [cycle for cycle in found.values() if _complete(cycle)]
+    updates = sorted(event.seq for event in story.events("optimizer", rank))
+    whole_ones = [cycle for cycle in found.values() if _complete(cycle) and not _updated_within(cycle, updates)]
     return sorted(whole_ones, key=lambda cycle: cycle.step)
 
 
 def _complete(cycle: Cycle) -> bool:
     micros = [whole(event.fields.get("micro")) for event in cycle.losses]
     return sorted(micros) == list(range(len(micros)))
+
+
+def _updated_within(cycle: Cycle, updates: Sequence[int]) -> bool:
+    """Whether somebody made an update between two of the backward passes: then they belong to several."""
+    first, last = (edge(event.seq for event in cycle.losses) for edge in (min, max))
+    place = bisect_right(updates, first)
+    return place < len(updates) and updates[place] < last
 
 
 # -- gradients of earlier steps
