@@ -22,6 +22,9 @@ _BROUGHT_ABOUT = {
     "no-gradient": frozenset({"not-learning", "plateau"}),
 }
 """What a symptom brings about by itself."""
+_RUNNING_AWAY = frozenset({"update-size"})
+"""Seen on the way from a cause to damage: whatever explains the damage explains them too."""
+_DAMAGE = frozenset({"nonfinite", "diverged"})
 
 
 @dataclass(slots=True)
@@ -40,30 +43,45 @@ class Incident:
 
 
 def incidents(violations: Iterable[Violation]) -> list[Incident]:
-    found: list[Incident] = []
-    for violation in sorted(violations, key=_leads_first):
-        leader = _leader(violation, found)
-        if leader is None:
-            found.append(Incident(violation))
-        else:
-            leader.symptoms.append(violation)
-    for incident in found:
+    ordered = sorted(violations, key=_leads_first)
+    found = {id(violation): Incident(violation) for violation in ordered if _root(violation, ordered) is violation}
+    for violation in ordered:
+        root = _root(violation, ordered)
+        if root is not violation:
+            found[id(root)].symptoms.append(violation)
+    for incident in found.values():
         incident.symptoms.sort(key=_noticed_first)
-    return sorted(found, key=_fix_first)
+    return sorted(found.values(), key=_fix_first)
 
 
-def _leads_first(violation: Violation) -> tuple[int, int, int, float, int]:
-    """Mechanisms before symptoms; among them the graver, what brings more about, the more certain, the earlier."""
+def _leads_first(violation: Violation) -> tuple[int, float, int, int, int]:
+    """Mechanisms before symptoms; the more certain, the graver, what brings more about, the earlier."""
     return (
-        not violation.mechanism, _RANKING[violation.severity], -len(_BROUGHT_ABOUT.get(violation.what, ())),
-        -violation.certainty if violation.mechanism else 0.0, violation.first_step,
+        not violation.mechanism, -violation.certainty if violation.mechanism else 0.0, _RANKING[violation.severity],
+        -len(_BROUGHT_ABOUT.get(violation.what, ())), violation.first_step,
     )  # fmt: skip
 
 
-def _leader(violation: Violation, found: list[Incident]) -> Incident | None:
+def _root(violation: Violation, ordered: list[Violation]) -> Violation:
+    """The violation at the end of the chain of explanations: itself where nothing explains it."""
+    seen = {id(violation)}
+    while (leader := _leader(violation, ordered)) is not None and id(leader) not in seen:
+        seen.add(id(leader))
+        violation = leader
+    return violation
+
+
+def _leader(violation: Violation, ordered: list[Violation]) -> Violation | None:
+    """The first, in the order of leading, that explains ``violation``; of two that explain each other, the earlier."""
     if violation.severity is Severity.INFO:
         return None
-    return next((incident for incident in found if _explains(incident.lead, violation)), None)
+    for place, other in enumerate(ordered):
+        if other is violation or not _explains(other, violation):
+            continue
+        if _explains(violation, other) and ordered.index(violation) < place:
+            continue
+        return other
+    return None
 
 
 def _explains(lead: Violation, other: Violation) -> bool:
@@ -73,7 +91,8 @@ def _explains(lead: Violation, other: Violation) -> bool:
         begun = lead.first_step <= max(other.detected_step, other.first_step)
         lasting = not lead.details.get("recovered")
         return begun and lasting and not other.mechanism and other.what in _BROUGHT_ABOUT.get(lead.what, ())
-    return other.what in lead.explains and (lead.static or lead.first_step <= other.first_step)
+    explained = other.what in lead.explains or (other.what in _RUNNING_AWAY and bool(_DAMAGE & lead.explains))
+    return explained and lead.what != other.what and (lead.static or lead.first_step <= other.first_step)
 
 
 def _noticed_first(violation: Violation) -> tuple[int, int, int, int]:
