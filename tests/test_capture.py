@@ -534,3 +534,21 @@ def test_no_loss_is_left_out_whatever_the_cadence(tmp_path: Path) -> None:
     assert any(event.kind == "losses" for event in run._parts[0].written[0])  # the budget did bite
     assert run.loss["value"].tolist() == losses
     assert run.loss["step"].tolist() == list(range(300))
+
+
+def test_a_scaler_that_is_switched_off_changes_nothing(tmp_path: Path) -> None:
+    model, scaler = nn.Sequential(nn.Linear(8, 4)), torch.amp.GradScaler("cpu", enabled=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with brickprof.attach(model, optimizer, out=tmp_path) as session:
+        for _ in range(12):
+            loss = model(torch.randn(4, 8)).square().mean()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+    run = brickprof.load(session.folder)
+    assert len(run.loss) == 12
+    assert run.events[run.events["kind"].isin(["probe_off", "scaler"])].empty
+    assert {"grad", "clip"} <= set(run.events["kind"])

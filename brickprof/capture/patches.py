@@ -249,7 +249,7 @@ def _patch_scaler() -> None:
     def scale(original: Any) -> Any:
         def call(self: Any, outputs: Any) -> Any:
             result = original(self, outputs)
-            if not _compiling() and hub.sessions:
+            if not _compiling() and hub.sessions and self.is_enabled():
                 hub.send("scaling", self, (outputs, result))
             return result
 
@@ -257,7 +257,7 @@ def _patch_scaler() -> None:
 
     def unscale(original: Any) -> Any:
         def call(self: Any, stepping: Any) -> Any:
-            if not _compiling():
+            if not _compiling() and self.is_enabled():
                 hub.send("unscale_begin", self, stepping)
             return original(self, stepping)
 
