@@ -9,6 +9,7 @@ hypothesis for each cause of the family, weighed by what the records say:
 
 from __future__ import annotations
 
+from brickprof.bricks import Brick
 from brickprof.contracts.verdicts import Violation
 from brickprof.diagnosis import growth
 from brickprof.diagnosis.case import Case
@@ -21,6 +22,7 @@ from brickprof.rules.causality import Anomaly, Stage
 from brickprof.rules.handling import declared_bound
 from brickprof.rules.names import number, whole
 
+_SOON = 4
 _FP16_MAX = 65504.0
 _OPERATIONS = {
     "log-of-zero": ("log-of-zero", "a logarithm of zero"),
@@ -43,7 +45,7 @@ def hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
     before = origin.step if origin.stage >= Stage.BACKWARD else origin.step - 1
     return [
         _data(origin, case),
-        _fp16(origin, violation, timeline),
+        _fp16(origin, violation, timeline, case),
         _not_clipped(before, case),
         _invalid_op(origin, violation, before, case),
         _loss_scale(violation, timeline),
@@ -74,6 +76,11 @@ def _data(origin: Anomaly, case: Case) -> Hypothesis:
     given = next((event for event in case.story.events("origin", origin.rank) if event.step == origin.step), None)
     if given is not None and given.fields.get("kind") == "input":
         text = "the first thing in the graph that is not finite was handed to the model"
+        # What needs no gradient leaves no node in the graph: a block without weights may have made it of good data.
+        maker = _maker(origin, case)
+        if maker is not None:
+            cause.contradicts("a block was given finite values and gave others", 4, maker.id)
+            return cause
         cause.supports(text, 3, given.id)
         cause.whys.append(Why("Where did they come from?", wording.sentence(text), "data", (given.id,)))
         return cause
@@ -92,6 +99,24 @@ def _data(origin: Anomaly, case: Case) -> Hypothesis:
     return cause
 
 
+def _maker(origin: Anomaly, case: Case) -> Event | None:
+    """A block without weights that was seen, soon after at the latest, to make non-finite values of finite ones.
+
+    One with weights proves nothing: they may have broken in the update of that very step.
+    """
+    for event in case.story.events("activation", origin.rank):
+        if origin.step <= event.step <= origin.step + _SOON and event.fields.get("inputs_finite") is True:
+            brick = case.story.names.brick(origin.rank, event.fields.get("brick"))
+            if brick is not None and brick.path and not _weighs(brick, origin.rank, case):
+                return event
+    return None
+
+
+def _weighs(brick: Brick, rank: int, case: Case) -> bool:
+    inside = (f"{tensor.brick.path}." for tensor in case.story.names.tensors(rank) if tensor.model == brick.model)
+    return any(path.startswith(f"{brick.path}.") for path in inside)
+
+
 def _spoilt(batch: Event, origin: Anomaly) -> bool:
     return batch.step == origin.step and bool(whole(batch.fields.get("nan")) or whole(batch.fields.get("inf")))
 
@@ -101,7 +126,25 @@ def _counts(batch: Event) -> str:
     return " and ".join(f"{count:,} {name}" for name, count in counts.items() if count)
 
 
-def _fp16(origin: Anomaly, violation: Violation, timeline: Timeline) -> Hypothesis:
+def _narrow_overflow(origin: Anomaly, cause: Hypothesis, violation: Violation, timeline: Timeline, case: Case) -> bool:
+    """An operation whose finite arguments were near the end of float16, in a run that computes in float16."""
+    told = next((event for event in case.story.events("origin", origin.rank) if event.step == origin.step), None)
+    if told is None or told.fields.get("kind") != "overflow" or "float16" not in timeline.narrow_outputs:
+        return False
+    looks = [look for look in told.fields.get("inputs") or () if isinstance(look, dict)]
+    largest = max((abs(found) for look in looks if (found := number(look.get("max"))) is not None), default=0.0)
+    if not _FP16_MAX / 64 <= largest <= _FP16_MAX:
+        return False
+    operation = str(told.fields.get("op") or "an operation").removesuffix("Backward0").removesuffix("Backward1")
+    what = (
+        f"{operation} overflowed on values up to {largest:,.0f}, and the run computes in float16, which ends at 65,504"
+    )
+    cause.supports(what, 4, told.id)
+    cause.whys.append(Why("Why there?", wording.sentence(what), violation.brick, cause.evidence))
+    return True
+
+
+def _fp16(origin: Anomaly, violation: Violation, timeline: Timeline, case: Case) -> Hypothesis:
     cause = Hypothesis("fp16-overflow")
     cause.action = "Use bfloat16, or keep this block in float32, or bring its inputs to unit scale."
     cause.next_experiment = "Run the same steps with dtype=torch.bfloat16: an overflow of float16 goes away."
@@ -118,6 +161,8 @@ def _fp16(origin: Anomaly, violation: Violation, timeline: Timeline) -> Hypothes
         what = f"{_thing(origin, violation)} is kept in float16, where an optimizer's eps of 1e-8 is zero"
         cause.supports(what, 2, origin.evidence)
         cause.whys.append(Why("Why there?", wording.sentence(what), violation.brick, cause.evidence))
+    elif _narrow_overflow(origin, cause, violation, timeline, case):
+        pass
     elif dtype and origin.stage is not Stage.LOSS:
         cause.contradicts(f"{_thing(origin, violation)} is in {dtype}", 3, origin.evidence)
     elif not timeline.scaler_seen and "float16" not in timeline.dtypes | timeline.narrow_outputs:
@@ -158,8 +203,12 @@ def _invalid_op(origin: Anomaly, violation: Violation, before: int, case: Case) 
     cause = Hypothesis(_operation(origin, made))
     cause.action = "Keep the argument of log, sqrt and division away from 0 (clamp it, or use the fused, stable loss)."
     cause.next_experiment = f"Run step {origin.step} under torch.autograd.detect_anomaly(): it names the operation."
+    maker = _maker(origin, case)
     if made is not None:
         _names_it(cause, made)
+    elif maker is not None and origin.stage is Stage.LOSS:
+        where = timeline.names.show(timeline.names.brick(origin.rank, maker.fields.get("brick")))
+        cause.supports(f"{where} was given finite values and gave others in step {maker.step:,}", 3, maker.id)
     elif origin.stage is Stage.LOSS:
         _loss_is_first(cause, origin, timeline)
     elif origin.stage in _COMPUTED and origin.details.get("dtype") != "float16":
