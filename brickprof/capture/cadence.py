@@ -115,8 +115,8 @@ class Cadence:
         if step >= _EARLY[way] or (way == "full" and step & (step - 1)):
             return False
         cost = median(self._costs[way]) if self._costs[way] else 0.0
-        if way == "full":  # a handful of looks, further and further apart: each may take as long as a short step does
-            return cost <= max(_NO_BURDEN * self.typical_ns, min(self.typical_ns, _BRISK_NS))
+        if way == "full":  # a handful of looks in all, further and further apart: each may take a moment
+            return cost <= max(_NO_BURDEN * self.typical_ns, _BRISK_NS)
         return cost <= _NO_BURDEN * self.typical_ns or (self.typical_ns < _TINY_STEP_NS and self._credit > 0)
 
     def escalate(self, until: int) -> None:
