@@ -10,7 +10,7 @@ TRUTH = {
     "title": "updates vanish in bfloat16 weights",
     "family": "mlp",
     "kind": "silent",
-    "contracts": ["C-GRADFLOW-001", "FALSIFY-ALBOR-001", "C-LEARN-001"],
+    "contracts": ["C-PRECISION-001", "C-GRADFLOW-001", "FALSIFY-ALBOR-001", "C-LEARN-001"],
     "root_causes": ["bf16-precision-loss"],
     "bricks": [],
     "first_step": 0,

@@ -11,7 +11,7 @@ TRUTH = {
     "title": "AdamW with lr=0.3",
     "family": "gpt",
     "kind": "numeric",
-    "contracts": ["C-TRAINSTABLE-001", "FALSIFY-ALBOR-001", "C-LOSSSPIKE-001"],
+    "contracts": ["C-STEPSIZE-001", "C-TRAINSTABLE-001", "FALSIFY-ALBOR-001", "C-LOSSSPIKE-001"],
     "root_causes": ["learning-rate-too-high"],
     "bricks": [],
     "first_step": 0,

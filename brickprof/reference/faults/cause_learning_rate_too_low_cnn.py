@@ -11,7 +11,7 @@ TRUTH = {
     "title": "Adam with lr=1e-7",
     "family": "cnn",
     "kind": "silent",
-    "contracts": ["C-LEARN-001", "FALSIFY-ALBOR-001"],
+    "contracts": ["C-TRAINCFG-001", "C-LEARN-001", "FALSIFY-ALBOR-001"],
     "root_causes": ["learning-rate-too-low"],
     "bricks": [],
     "first_step": 0,
