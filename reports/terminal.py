@@ -33,6 +33,7 @@ _LABEL = 9
 _PLAIN, _DIM, _STRONG = "", "dim", "bold"
 _EVIDENCE_SHOWN = 3
 _NARROWEST = 40
+_FEW = 3
 _ENDS = "C-PROCESS-001"
 
 
@@ -162,8 +163,8 @@ def _tail(diagnosis: Diagnosis) -> str:
     parts = [f"{held} contract{'s' * (held != 1)} held"] if held else []
     if open_ones:
         names = [contract.id for contract in diagnosis.contracts if contract.verdict is Verdict.NOT_EVALUATED]
-        more = ", ..." if len(names) > 2 else ""
-        parts.append(f"{open_ones} not evaluated ({', '.join(map(clean, names[:2]))}{more})")
+        named = f" ({', '.join(map(clean, names))})" if len(names) <= _FEW else ""
+        parts.append(f"{open_ones} not evaluated{named}")
     overhead = diagnosis.run.get("overhead")
     if isinstance(overhead, (int, float)):
         seconds = diagnosis.run.get("overhead_seconds")
