@@ -108,8 +108,14 @@ def judge(specimen: Specimen, outcome: Outcome) -> Mark:
 
 
 def right_place(found: str, bricks: tuple[str, ...]) -> bool:
-    """Whether ``found`` is one of ``bricks`` or lies inside one. Without bricks, the fault has no place to name."""
-    return not bricks or any(found == brick or (brick and found.startswith(f"{brick}.")) for brick in bricks)
+    """Whether ``found`` is one of ``bricks`` or lies inside one. Without bricks, the fault has no place to name.
+
+    A run with several models puts the model's name in front.
+    """
+    names = (found, found.partition(".")[2])
+    return not bricks or any(
+        name == brick or name.startswith(f"{brick}.") for name in names for brick in bricks if name and brick
+    )
 
 
 def _state(specimen: Specimen, outcome: Outcome) -> tuple[str, str]:

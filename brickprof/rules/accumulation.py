@@ -165,7 +165,16 @@ def _stale(story: Story, bad: Sequence[Event], rank: int) -> Violation:
         f"{held:,} of {wording.count(tensors, 'gradient')} still held those of earlier steps when the backward of step "
         f"{first.step:,} began"
     )
-    return _missing(story, rank, first.step, first.step, text, (first.id, last.id), 0.95)
+    brick = _part_of_model(story, rank, whole(first.fields.get("optimizer"), -1))
+    return _missing(story, rank, first.step, first.step, text, (first.id, last.id), 0.95, brick)
+
+
+def _part_of_model(story: Story, rank: int, optimizer: int) -> str:
+    """Where the gradients lie that one of several optimizers leaves; nowhere in particular where it has them all."""
+    own = story.names.owned_by(rank, optimizer)
+    if not own or own == story.names.owned(rank):
+        return ""
+    return story.names.show(story.names.tensor(rank, min(own)).brick)
 
 
 def _running_sum(story: Story, rank: int, contract: Contract) -> Violation | None:
@@ -189,7 +198,14 @@ def _running_sum(story: Story, rank: int, contract: Contract) -> Violation | Non
 
 
 def _missing(
-    story: Story, rank: int, first: int, detected: int, text: str, evidence: tuple[str, ...], certainty: float
+    story: Story,
+    rank: int,
+    first: int,
+    detected: int,
+    text: str,
+    evidence: tuple[str, ...],
+    certainty: float,
+    brick: str = "",
 ) -> Violation:
     norms = story.norms(rank).finite()
     whys = [Because("Why do old gradients count again?", _cleared_text(story, rank), "", evidence)]
@@ -201,7 +217,7 @@ def _missing(
         )
         whys.insert(0, Because("What does that do?", grown, "", norms.evidences((0, peak))))
     return Violation(
-        CONTRACT, "not-cleared", Severity.ERROR, text, first, detected, "", "optimizer", rank, evidence,
+        CONTRACT, "not-cleared", Severity.ERROR, text, first, detected, brick, "optimizer", rank, evidence,
         {"question": "What do the gradients of a step hold?", "asked": "Why do the gradients go wrong?"},
         cause="missing-zero-grad", certainty=certainty, explains=_RUNAWAY, whys=tuple(whys), static=True,
         action="Call optimizer.zero_grad() once per update, before the first backward.",

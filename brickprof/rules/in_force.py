@@ -137,7 +137,8 @@ def _last_step(story: Story, rank: int, asked: Settings, contract: Contract) -> 
         return  # every backward is taken for a step: that is said of the accumulation
     yield _violation(
         story, rank, setting, f"{_said(setting)}, and {done:,} updates were made", "nothing ended the run at that step",
-        "End the loop at the declared step.", 0.92, Severity.WARNING, {"overfitting", "schedule"}, int(last), int(last) + 2,
+        "End the loop at the declared step.", 0.92, Severity.WARNING, {"overfitting", "schedule"}, int(last),
+        int(last) + 2,
     )  # fmt: skip
 
 

@@ -42,15 +42,27 @@ class Modes:
 def _in_eval(story: Story, rank: int, contract: Contract) -> list[Violation]:
     found = []
     for model, events in _by_model(story.events("mode", rank)).items():
-        last = events[-1]
-        if last.fields.get("training") is not False or not _trained(story, rank, model):
+        place, steps = _longest_in_eval(events, story.steps(rank))
+        if place is None or not _trained(story, rank, model):
             continue
+        last = events[place]
         if not _sensitive(story, rank, model, last):
             continue
-        steps = story.steps(rank) - last.step
         if steps >= contract.threshold("steps") and _updates_after(story, rank, last.step):
-            found.append(_left_in_eval(story, rank, model, events, steps, contract))
+            found.append(_left_in_eval(story, rank, model, events[: place + 1], steps, contract))
     return found
+
+
+def _longest_in_eval(events: list[Event], end: int) -> tuple[int | None, int]:
+    """The longest stretch of training in evaluation mode: where it begins among the events, and its steps."""
+    stops = [*(event.step for event in events[1:]), end]
+    stretches = [
+        (stop - event.step, place)
+        for place, (event, stop) in enumerate(zip(events, stops, strict=True))
+        if event.fields.get("training") is False
+    ]
+    steps, place = max(stretches, default=(0, -1))
+    return (place, steps) if place >= 0 else (None, 0)
 
 
 def _left_in_eval(

@@ -22,7 +22,7 @@ from brickprof.rules.names import Tensor
 from brickprof.rules.story import Story
 
 CONTRACT = "C-GRADFLOW-001"
-_FOLLOW = frozenset({"not-learning", "plateau", "no-gradient", "slow-learning", "underfitting"})
+_FOLLOW = frozenset({"not-learning", "plateau", "no-gradient", "slow-learning", "underfitting", "not-cleared"})
 
 
 @dataclass(slots=True)
