@@ -113,9 +113,8 @@ def right_place(found: str, bricks: tuple[str, ...]) -> bool:
     A run with several models puts the model's name in front.
     """
     names = (found, found.partition(".")[2])
-    return not bricks or any(
-        name == brick or name.startswith(f"{brick}.") for name in names for brick in bricks if name and brick
-    )
+    inside = any(brick and f"{name}.".startswith(f"{brick}.") for name in names for brick in bricks)
+    return not bricks or found in bricks or inside
 
 
 def _state(specimen: Specimen, outcome: Outcome) -> tuple[str, str]:
