@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import math
 from pathlib import Path
 from typing import Any
@@ -552,3 +554,23 @@ def test_a_scaler_that_is_switched_off_changes_nothing(tmp_path: Path) -> None:
     assert len(run.loss) == 12
     assert run.events[run.events["kind"].isin(["probe_off", "scaler"])].empty
     assert {"grad", "clip"} <= set(run.events["kind"])
+
+
+def test_a_model_is_copied_and_pickled_without_our_hooks(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    plain = io.BytesIO()
+    torch.save(model, plain)
+    with brickprof.attach(model, optimizer, out=tmp_path, level="deep"):
+        model(torch.randn(2, 8)).sum().backward()
+        optimizer.step()
+        model(torch.randn(2, 8)).sum().backward()
+        assert any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+        twin = copy.deepcopy(model)
+        watched = io.BytesIO()
+        torch.save(model, watched)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in twin.modules())
+    assert all(torch.equal(a, b) for a, b in zip(twin.parameters(), model.parameters(), strict=True))
+    assert b"brickprof" not in watched.getvalue()
+    watched.seek(0)
+    assert torch.load(watched, weights_only=False)(torch.randn(2, 8)).shape == (2, 1)
