@@ -193,10 +193,24 @@ class GradFlow:
         for key, suspect in self._suspects.items():
             rank = next(iter(suspect.steps.values()))[0]
             tensor = self._find(key, rank)
-            if tensor is None or not self._names.trained(rank, tensor):
+            if tensor is None or not self._names.trained(rank, tensor) or self._cancels(tensor, suspect):
                 continue
             if not self._names.knows_owners(rank) or tensor.number in self._names.owned(rank):
                 yield tensor, suspect
+
+    def _cancels(self, tensor: Tensor, suspect: _Parameter) -> bool:
+        """A bias whose gradient is zero while its layer's weight has one: the loss does not feel a shift there.
+
+        So it is with the last bias of a critic that compares two means, or of logits under a softmax of differences.
+        """
+        return tensor.name.rpartition(".")[2] == "bias" and not suspect.none and self._beside_flowing(tensor)
+
+    def _beside_flowing(self, tensor: Tensor) -> bool:
+        """Whether another parameter of the same module has a gradient."""
+        module = tensor.name.rpartition(".")[0]
+        return bool(module) and any(
+            model == tensor.model and name.rpartition(".")[0] == module for model, name in self._flowing
+        )
 
     def _find(self, key: Key, rank: int) -> Tensor | None:
         for tensor in self._names.tensors(rank):
@@ -212,11 +226,7 @@ class GradFlow:
     def _proved_in_use(self, tensor: Tensor) -> bool:
         if self._use.always_ran(tensor.brick):
             return True
-        module = tensor.name.rpartition(".")[0]
-        return any(
-            model == tensor.model and name.rpartition(".")[0] == module and bool(module)
-            for model, name in self._flowing
-        )
+        return self._beside_flowing(tensor)
 
     def _proof(self, tensor: Tensor, suspect: _Parameter) -> Iterator[int]:
         """The steps in which ``tensor`` should have had a gradient and had none."""
