@@ -13,6 +13,8 @@ from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 
 _EVERY_NS = 1_000_000_000
+_CLOSE_LOOKS = 40
+"""The first looks come four a second: a leak shows in a run of seconds too."""
 _STATM = "/proc/self/statm"
 
 
@@ -22,13 +24,15 @@ class MemoryProbe(Probe):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._last = 0
+        self._looks = 0
         self._page = _page_size()
 
     def step_end(self, step: int) -> None:
         stamp = time.perf_counter_ns()
-        if stamp - self._last < _EVERY_NS:
+        if stamp - self._last < (_EVERY_NS if self._looks > _CLOSE_LOOKS else _EVERY_NS // 4):
             return
         self._last = stamp
+        self._looks += 1
         fields: dict[str, int | None] = {"rss": self._resident()}
         if torch.cuda.is_initialized():
             fields["device_allocated"] = torch.cuda.memory_allocated()

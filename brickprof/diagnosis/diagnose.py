@@ -92,7 +92,7 @@ class Doctor:
             severity=incident.severity,
             root_cause=cause.root_cause if cause else "undetermined",
             confidence=cause.confidence if cause else 0.0,
-            brick=next((violation.brick for violation in together if violation.brick), ""),
+            brick=_place(cause, together),
             granularity=lead.granularity,
             scope=_scope(lead),
             nature="static" if lead.static or lead.what == "no-gradient" else "dynamic",
@@ -106,6 +106,12 @@ class Doctor:
             next_experiment=cause.next_experiment if cause else "",
             follows=tuple(v.symptom for v in incident.symptoms if v is not incident.seen),
         )
+
+
+def _place(cause: Hypothesis | None, together: tuple[Violation, ...]) -> str:
+    if cause is not None and cause.brick:
+        return cause.brick
+    return next((violation.brick for violation in together if violation.brick), "")
 
 
 def _symptom(incident: Incident) -> str:

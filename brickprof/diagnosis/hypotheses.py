@@ -33,6 +33,8 @@ class Hypothesis:
     """The last questions of the chain, which end in this cause."""
     action: str = ""
     next_experiment: str = ""
+    brick: str = ""
+    """Where it lies, when this cause knows that better than the symptom does."""
 
     def supports(self, text: str, weight: float = 1.0, *evidence: str) -> None:
         self.support.append(Fact(text, weight, _ids(evidence)))

@@ -125,6 +125,11 @@ def _factors(story: Story, rank: int) -> list[tuple[float, Event, Event]]:
 
 def _taken_off(story: Story, rank: int, factor: float) -> bool:
     """Whether gradients are divided by about that factor before the update."""
+    clips = story.events("clip", rank)
+    if clips and all(
+        (number(c.fields.get("norm")) or 0.0) > (number(c.fields.get("max_norm")) or math.inf) for c in clips
+    ):
+        return False  # what made them small is the clip, which leaves their direction only
     found = story.track("applied", "coefficient", rank).finite().values
     return bool(len(found)) and float(np.median(found)) * factor < 4
 

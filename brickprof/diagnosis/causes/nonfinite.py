@@ -209,6 +209,7 @@ def _invalid_op(origin: Anomaly, violation: Violation, before: int, case: Case) 
     elif maker is not None and origin.stage is Stage.LOSS:
         where = timeline.names.show(timeline.names.brick(origin.rank, maker.fields.get("brick")))
         cause.supports(f"{where} was given finite values and gave others in step {maker.step:,}", 3, maker.id)
+        cause.brick = where
     elif origin.stage is Stage.LOSS:
         _loss_is_first(cause, origin, timeline)
     elif origin.stage in _COMPUTED and origin.details.get("dtype") != "float16":

@@ -92,6 +92,11 @@ def _standing(violation: Violation) -> list[Hypothesis]:
     return [hung, waiting]
 
 
+def _empty_queue(stood: Stand) -> bool:
+    """Whether it waits in ``Queue.get``: nothing is held, something is missing."""
+    return any(frame.name == "get" and frame.file.endswith(("queue.py", "queues.py")) for frame in stood.frames[:4])
+
+
 def _weigh(stood: Stand, finding: str, hung: Hypothesis, waiting: Hypothesis, evidence: tuple[str, ...]) -> None:
     question = "Where did it stand?"
     if stood.busy:
@@ -102,6 +107,10 @@ def _weigh(stood: Stand, finding: str, hung: Hypothesis, waiting: Hypothesis, ev
         hung.supports("it waited for a DataLoader's worker", 2, *evidence)
         hung.whys.append(Why(question, f"{finding}: it waited for a batch from a worker.", "loader", evidence))
         hung.action = "Try num_workers=0: then the dataset's own error or wait shows itself."
+    elif _empty_queue(stood):
+        hung.supports("it waited for something to come out of a queue", 6, *evidence)
+        hung.whys.append(Why(question, f"{finding}: it waited for a queue that nobody filled.", "", evidence))
+        hung.action = "Look at who should fill the queue: it has ended, or waits itself. Give the wait a timeout."
     elif locked(stood):
         waiting.supports("it waited for a lock, a queue or another thread", 6, *evidence)
         waiting.whys.append(Why(question, f"{finding}: it waited for a lock that nobody gave back.", "", evidence))

@@ -16,6 +16,7 @@ TRUTH = {
         "C-TRAINSTABLE-001",
         "C-LOSSSPIKE-001",
         "C-INTERLEAVED-001",
+        "C-LEARN-001",
     ],
     "root_causes": ["learning-rate-too-high"],
     "bricks": [],

@@ -11,7 +11,7 @@ TRUTH = {
     "title": "a model too small for its task",
     "family": "cnn",
     "kind": "silent",
-    "contracts": ["FALSIFY-ALBOR-001", "C-GENERAL-001"],
+    "contracts": ["FALSIFY-ALBOR-001", "C-GENERAL-001", "C-LEARN-001"],
     "root_causes": ["underfitting", "plateau"],
     "bricks": [],
     "first_step": None,

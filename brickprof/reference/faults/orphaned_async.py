@@ -17,7 +17,7 @@ TRUTH = {
     "title": "the handle of an asynchronous all-reduce is dropped",
     "family": "other",
     "kind": "distributed",
-    "contracts": ["C-DDP-001", "DIST-001"],
+    "contracts": ["C-DDP-001", "DIST-001", "C-RING-001"],
     "root_causes": ["collective-orphaned", "rank-divergence"],
     "bricks": [],
     "first_step": 0,
