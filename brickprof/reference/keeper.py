@@ -47,7 +47,7 @@ def rejudge(specimen: Specimen, folder: Path) -> Outcome:
     place = folder / specimen.id
     kept = _run_folder(place / "runs")
     if kept is None:
-        return Outcome(skipped=f"no run of it in {folder}")
+        return Outcome(skipped="no run of it is kept")
     said = _tail(place / "output.txt")
     start = time.monotonic()
     try:
