@@ -80,4 +80,6 @@ def read_slate(folder: Path) -> tuple[list[Kept], Damage]:
             found.append((step, micro, value, time_ns))
         else:
             lost += 1
+    if len(page) < _SIZE:  # cut off: nobody knows how many entries stood there
+        return found, Damage(shown(path), _SIZE - len(page), None, "the slate is cut off")
     return found, Damage(shown(path), lost * _ENTRY, lost, "torn by a kill, or damaged since" if lost else "")
