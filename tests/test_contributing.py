@@ -14,6 +14,7 @@ import pytest
 from brickprof.contracts import registry
 from brickprof.contracts.schema import Place, contract
 from brickprof.records import Event
+from brickprof.rules.story import Story
 from brickprof.run import Run
 
 TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text("utf-8")
@@ -51,12 +52,11 @@ def test_contract_is_one():
 
 def test_rule_judges_and_abstains():
     space = run("rule", "rule test")
-    assert space["result"].verdict == "FAIL"
-    rule = space["RULE"]()
-    assert rule.finish(None).verdict == "VACUOUS"
+    rule, story = space["RULE"](), Story()
+    assert rule.judge(story, None).verdict == "VACUOUS"
     for step, value in enumerate([3.0, 2.0]):
-        rule.feed(Event("loss", step, {"value": value}))
-    assert rule.finish(None).verdict == "PASS"
+        story.feed(Event("loss", step, {"value": value}))
+    assert rule.judge(story, None).verdict == "PASS"
 
 
 def test_reader_makes_a_run():
