@@ -24,6 +24,8 @@ _BROUGHT_ABOUT = {
 """What a symptom brings about by itself."""
 _RUNNING_AWAY = frozenset({"update-size"})
 """Seen on the way from a cause to damage: whatever explains the damage explains them too."""
+_RUNS_AWAY = frozenset({"spike", "diverged", "exploding"})
+_SHORTLY = 16
 _DAMAGE = frozenset({"nonfinite", "diverged"})
 
 
@@ -88,11 +90,17 @@ def _explains(lead: Violation, other: Violation) -> bool:
     if lead.severity is Severity.INFO:
         return False
     if not lead.mechanism:
-        begun = lead.first_step <= max(other.detected_step, other.first_step)
+        begun = lead.first_step <= max(other.detected_step, other.first_step) or _led_up_to(other, lead)
         lasting = not lead.details.get("recovered")
         return begun and lasting and not other.mechanism and other.what in _BROUGHT_ABOUT.get(lead.what, ())
     explained = other.what in lead.explains or (other.what in _RUNNING_AWAY and bool(_DAMAGE & lead.explains))
     return explained and lead.what != other.what and (lead.static or lead.first_step <= other.first_step)
+
+
+def _led_up_to(other: Violation, lead: Violation) -> bool:
+    """Numbers that run away and then are no numbers any more: one thing, seen early and late."""
+    shortly = lead.first_step - other.first_step <= _SHORTLY
+    return lead.what == "nonfinite" and other.what in _RUNS_AWAY and shortly
 
 
 def _noticed_first(violation: Violation) -> tuple[int, int, int, int]:

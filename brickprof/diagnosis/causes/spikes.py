@@ -7,6 +7,8 @@ before).
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 from brickprof.contracts.verdicts import Violation
@@ -42,7 +44,7 @@ def _data(violation: Violation, story: Story) -> Hypothesis:
     cause = Hypothesis("loss-spike-data")
     cause.action = "Look at the samples of that batch; clip or drop outliers before they reach the model."
     rank, at = violation.rank, int(violation.details["at"])
-    cause.next_experiment = f"Record everything around it: brickprof run --deep-at {max(0, at - 1)} ..."
+    cause.next_experiment = "Record everything in every step: brickprof run --level deep ..."
     looked = False
     for name in ("absmax", "std"):
         track = story.track("batch", name, rank).finite()
@@ -90,7 +92,7 @@ def _optimizer(violation: Violation, story: Story) -> Hypothesis:
     cause = Hypothesis("loss-spike-optimizer")
     cause.action = "Clip gradients (clip_grad_norm_) and lower or warm up the learning rate."
     rank, at = violation.rank, int(violation.details["at"])
-    cause.next_experiment = f"Record everything around it: brickprof run --deep-at {max(0, at - _BACK)} ..."
+    cause.next_experiment = "Record everything in every step: brickprof run --level deep ..."
     rates, norms = story.rates(rank), story.norms(rank).finite()
     risen = _before(rates, at, 1.5)
     if risen is not None:
@@ -120,7 +122,8 @@ def _updates(story: Story, rank: int) -> Track:
     grid = story.grid("update", rank)
     if not len(grid):
         return Track(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), rank)
-    with np.errstate(all="ignore"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a look at which no update was measured
         middle = np.nanmedian(np.where(np.isfinite(grid.ratio), grid.ratio, np.nan), axis=1)
     return Track(grid.steps, middle, np.zeros(len(grid.steps), np.int64), rank).finite()
 
