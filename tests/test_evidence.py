@@ -524,3 +524,23 @@ def test_collectives_and_handles_that_nobody_waited_for(tmp_path: Path) -> None:
     lost = [each for each in seen if each["phase"] == "orphaned"]
     assert [each["waited"] for each in lost] == [False, False] and {each["numel"] for each in lost} == {3}
     assert torch.distributed.all_reduce is before
+
+
+@pytest.mark.parametrize("tap", ["losses", "collectives"])
+def test_what_a_tap_makes_of_a_call_never_reaches_the_training(tap, monkeypatch):
+    """Whatever goes wrong on our side, the call returns what it returned."""
+    from brickprof.capture import hub
+    from brickprof.capture.taps import collectives, losses
+
+    def broken(*_args, **_kwargs):
+        raise RuntimeError("ours")
+
+    for name in ("emit", "tell"):
+        monkeypatch.setattr(hub, name, broken)
+    monkeypatch.setattr(hub, "listening", True)
+    monkeypatch.setattr(hub, "sessions", [object()])
+    if tap == "losses":
+        watched = losses._tap(lambda input, target, reduction="mean": input + target, name="mse")
+    else:
+        watched = collectives._tap(lambda tensor, group=None: tensor + 2, "all_reduce")
+    assert watched(torch.tensor(1.0), torch.tensor(2.0)) == 3

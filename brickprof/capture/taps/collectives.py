@@ -7,6 +7,7 @@ itself in C++ (DDP's buckets) are not seen here.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import threading
 import time
@@ -91,14 +92,17 @@ def _tap(original: Any, op: str) -> Any:
             current = None
         issued.ended = _counter()
         if hub.listening:
-            _issued(issued, result)
+            with contextlib.suppress(Exception):
+                _issued(issued, result)
         return result
 
     return call
 
 
 def _group_name(group: Any) -> str:
-    return "world" if group is None else str(getattr(group, "group_name", "world"))
+    with contextlib.suppress(Exception):  # a group may be destroyed: the collective itself will say so
+        return "world" if group is None else str(getattr(group, "group_name", "world"))
+    return "world"
 
 
 def _describe(issued: Issued, given: dict[str, Any]) -> None:

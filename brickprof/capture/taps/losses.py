@@ -6,6 +6,7 @@ with gradients off. Where nobody looks, a call costs two flags more.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from functools import partial
 from typing import Any, NamedTuple
@@ -55,7 +56,8 @@ def _tap(original: Any, name: str) -> Any:
             return original(*args, **kwargs)
         result = original(*args, **kwargs)
         if hub.listening or (not _grad_on() and hub.sessions):
-            _tell(args, kwargs, result)
+            with contextlib.suppress(Exception):  # the loss is computed; what we make of it is our affair
+                _tell(args, kwargs, result)
         return result
 
     def _tell(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
