@@ -60,17 +60,19 @@ def attach(
     out: str | os.PathLike[str] | None = None,
     level: str | None = None,
     overhead: str | float | None = None,
+    deep_at: int | None = None,
     tracer_provider: Any = None,
 ) -> Session:
     """Watches ``model`` and ``optimizer`` (one, or a list) while the returned context is open.
 
     ``out`` is the folder that will hold the run's own folder (default ``brickprof-runs``); ``level`` is light,
-    standard or deep; ``overhead`` is the share of the step time that may be spent ("1%"). Spans also go to
-    ``tracer_provider`` when the run ends. Everything that trains in this process meanwhile is recorded: other
+    standard or deep; ``overhead`` is the share of the step time that may be spent ("1%"); around step ``deep_at``
+    everything is captured. Spans also go to ``tracer_provider`` when the run ends. Everything that trains in this process meanwhile is recorded: other
     models and optimizers are found by themselves.
     """
     optimizers = [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
-    chosen = settings.load({"out": None if out is None else os.fspath(out), "level": level, "overhead": overhead})
+    where = None if out is None else os.fspath(out)
+    chosen = settings.load({"out": where, "level": level, "overhead": overhead, "deep_at": deep_at})
     return Session(model, optimizers, chosen, tracer_provider)
 
 

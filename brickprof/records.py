@@ -22,13 +22,15 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     schedules    schedules, scheduled          at the end: how many there were, how often they were stepped
     ownership    owned, unowned, moved, idle, outside, frozen [tensors], wished [[path, bool]]     who updates what
     unused       optimizers                                        at the end: built and never stepped
-    targets      fingerprint                                       of what a step is to learn, on a host
+    targets      fingerprint (of what a step is to learn), input (the same of what it learns from), rows, at (where the
+                 input lies); on a host
     scaler       op (unscale|step|update), scale, found_inf, skipped
     batch        loader, wait_ns, fingerprint, size, count, samples (rows), epoch (how often the loader was started
                  before), index (position in the epoch), sampler_epoch; of the first tensor of floats: nan, inf, mean,
                  std, absmax, looked (elements)
     criterion    name (cross_entropy|nll|mse|bce|bce_logits|kl_div|l1|...), value (None for reduction none), reduction,
-                 classes, rows, shapes, dtype, grad, training, site, calls; in some steps, of a few rows:
+                 classes, rows, shapes, dtype, grad, training, fed (samples that the model was last given), site,
+                 calls; in some steps, of a few rows:
                  input {min, max, absmax, mean, std, finite, nonnegative, constant, sums_to_one, log_distribution},
                  target {dtype, min, max, distinct, finite, ignored, looked}. With grad False: the mean of one
                  loss function over an evaluation pass
@@ -42,6 +44,9 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  empty-softmax|input|weights|unknown), inputs [{name, min, max, zeros, nan, inf, numel}], depth (nodes
                  from the loss), nodes, tensor and brick (of weights)
     units        brick, activation (ReLU|Tanh|Sigmoid), units, rows, dead (share of units), saturated (share of values)
+    wiring       places, rows, shifts [[places ahead, share of targets that are the input token there]], attention
+                 [{brick, next (share of scored places that see the next one), placeless (share of equal tokens with
+                 equal keys)}]                                     of embedded tokens whose places are the targets'
     held         optimizer, tensors, held (not found cleared before any backward of the step), zeroed (zero_grad
                  calls since the last such event), updates (since then)
     applied      optimizer, coefficient, before, after, tensors, scale, blocks [[brick, coefficient]] where they differ

@@ -36,6 +36,8 @@ class Settings:
     """Size cap of the journal of one rank."""
     escalation_steps: int = 8
     """How many steps stay in deep capture after an anomaly."""
+    deep_at: int | None = None
+    """A step around which everything is captured, whatever the level: it, the one before and those that follow it."""
     hang_seconds: float = 300.0
     out: str = "brickprof-runs"
     otlp: str = ""
@@ -135,6 +137,10 @@ def _count(value: Any, name: str) -> int:
     return number
 
 
+def _step(value: Any, name: str) -> int | None:
+    return None if value is None else _count(value, name)
+
+
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise ConfigurationError(f"{name} is {value!r}.", "Give text.")
@@ -191,6 +197,7 @@ _PARSERS = {
     "overhead": share,
     "max_bytes": size,
     "escalation_steps": _count,
+    "deep_at": _step,
     "hang_seconds": _seconds,
     "out": _text,
     "otlp": _text,

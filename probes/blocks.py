@@ -213,6 +213,11 @@ def _hooked(watchers: list[tuple[weakref.ref[nn.Module], _Watcher]]) -> list[Any
     return handles
 
 
+def _given(args: Any) -> weakref.ref[torch.Tensor] | None:
+    first = args[0] if args else None
+    return weakref.ref(first) if isinstance(first, torch.Tensor) else None
+
+
 def _removed(handles: list[Any]) -> list[Any]:
     for handle in handles:
         handle.remove()
@@ -231,7 +236,7 @@ class _Watcher:
         self._root = root
         self._ids: list[tuple[int, int]] = []
 
-    def before(self, _module: Any, _args: Any) -> None:
+    def before(self, _module: Any, args: Any) -> None:
         if _compiling():
             return
         session = self._session
@@ -245,6 +250,7 @@ class _Watcher:
                 phase = _FORWARD
                 if self._root:
                     session.forward_begins()
+                    session.fed = _given(args)
             else:
                 phase = _EVAL
             if not session.tracing:

@@ -51,11 +51,14 @@ class CriterionProbe(Probe):
         thorough = self._calls <= 2 and (
             session.on.full or self._steps <= _THOROUGH_STEPS or self._steps % _THOROUGH_EVERY == 0
         )
-        self._look(call, describe(call) | {"training": self._training(), "site": caller()}, thorough)
+        self._look(call, describe(call) | self._around(), thorough)
 
-    def _training(self) -> bool | None:
+    def _around(self) -> dict[str, Any]:
         root = self.session.models[0].root() if self.session.models else None
-        return None if root is None else root.training
+        training = None if root is None else root.training
+        given = self.session.fed() if self.session.fed is not None else None
+        rows = given.shape[0] if given is not None and given.dim() else None
+        return {"training": training, "fed": rows, "site": caller()}
 
     def _look(self, call: Call, fields: dict[str, Any], thorough: bool) -> None:
         session, step = self.session, self.session.step

@@ -1,12 +1,14 @@
-"""Targets: a fingerprint of what each step is to learn, where no loader of torch hands it out.
+"""Targets: a fingerprint of what each step is to learn and from what, where no loader of torch hands it out.
 
 Enters: calls of loss functions with gradients on, in steps whose facts are written. Leaves: a ``targets`` event for the
-first of each step: a checksum of up to 32 elements. Targets on a device are not read.
+first of each step: a checksum of up to 32 elements of the target and of the model's input, how many samples that has,
+and where it lies. Tensors on a device are not read.
 """
 
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import torch
 
@@ -31,9 +33,20 @@ class TargetsProbe(Probe):
         if session.step == self._step or not session.on.facts or session.in_backward or hands_off():
             return
         self._step = session.step
-        plain = type(target) in (torch.Tensor, torch.nn.Parameter) and target.layout is torch.strided
-        if plain and target.device.type == "cpu" and target.numel() >= 4 and not target.requires_grad:
-            session.fact("targets", {"fingerprint": _fingerprint(target)})
+        if _readable(target):
+            session.fact("targets", {"fingerprint": _fingerprint(target)} | self._input())
+
+    def _input(self) -> dict[str, Any]:
+        fed = self.session.fed
+        given = fed() if fed is not None else None
+        if given is None or not _readable(given):
+            return {}
+        return {"input": _fingerprint(given), "rows": given.shape[0], "at": given.untyped_storage().data_ptr()}
+
+
+def _readable(tensor: Any) -> bool:
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    return plain and tensor.device.type == "cpu" and tensor.numel() >= 4 and not tensor.requires_grad and tensor.dim() > 0
 
 
 def _fingerprint(target: torch.Tensor) -> str:

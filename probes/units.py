@@ -22,7 +22,6 @@ _MOST_NODES = 1500
 _MOST_ACTIVATIONS = 64
 _MOST_ELEMENTS = 1 << 17
 _ROWS = 128
-_SEARCH = 6
 
 
 class _Found(NamedTuple):
@@ -59,28 +58,14 @@ class UnitsProbe(Probe):
         value = next((value for name, value in graph.saved(node.function) if name == "result"), None)
         if value is None or value.dim() < 2 or value.layout is not torch.strided or not value.is_floating_point():
             return None
-        entry = self._entry(node.function)
+        brick = graph.owner(node.function, self.session.book)
         x = _rows(value.detach())
         if x is None:
             return None
         kind = _KINDS[node.op]
         dead = (x == 0).all(0).float().mean() if kind == "ReLU" else torch.zeros((), device=x.device)
-        found = _Found(entry, kind, x.shape[1], x.shape[0])
+        found = _Found(brick, kind, x.shape[1], x.shape[0])
         return found, torch.stack([dead, _saturated(x, kind)]).to(torch.float32)
-
-    def _entry(self, function: Any) -> int:
-        """The block whose output is activated: it owns the nearest parameter on the way back."""
-        for _ in range(_SEARCH):
-            following = [each for each, _ in function.next_functions if each is not None]
-            for each in following:
-                leaf = graph.source(each)
-                entry = None if leaf is None else self.session.book.get(leaf)
-                if entry is not None:
-                    return entry.brick
-            if not following:
-                break
-            function = following[0]
-        return 0
 
     def _tell(self, found: list[_Found], shares: torch.Tensor) -> None:
         session, step = self.session, self.session.step

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+import brickprof
 from brickprof.capture.cadence import WAYS, Cadence
 
 MS = 1_000_000
@@ -81,3 +86,24 @@ def test_light_never_looks_at_blocks_or_every_tensor() -> None:
     on = cadence.begin(0)
     assert on.facts and on.guard
     assert not (on.blocks or on.spans or on.full)
+
+
+def test_the_steps_that_were_asked_for_are_captured_in_full() -> None:
+    cadence = Cadence("standard", 0.01, deep_at=1000, deep_for=4)
+    cadence.stride = dict.fromkeys(cadence.stride, 64)
+    cadence.least = 64
+    deep = [step for step in range(900, 1100) if cadence.begin(step).deep]
+    assert deep == [999, 1000, 1001, 1002, 1003]
+
+
+def test_a_step_in_the_middle_is_looked_at_when_asked_for(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with brickprof.attach(model, optimizer, out=tmp_path, deep_at=301) as session:
+        for _ in range(320):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).pow(2).mean().backward()
+            optimizer.step()
+    events = brickprof.load(session.folder).events
+    sampled = set(events[(events.kind == "sampled")].step)
+    assert {300, 301, 302, 303, 304, 305, 306, 307, 308} <= sampled

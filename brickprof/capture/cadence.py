@@ -35,10 +35,11 @@ _LIGHT = frozenset({"facts", "guard"})
 _FIRST_STEPS = 3
 _EARLY = {"facts": 64, "blocks": 32, "guard": 32, "spans": _FIRST_STEPS, "full": 257}
 _EARLIEST = 64
-_BRISK_NS = 50_000_000
+_A_MOMENT_NS = 50_000_000
+_BRISK_NS = 10_000_000
 _LEARNING_STEPS = 512
 _LEARNING_BUDGET = 2.5
-"""Steps of milliseconds get this many times the budget while the run is young: there is most to be seen then."""
+"""Steps of a few milliseconds get this many times the budget while the run is young: there is most to be seen then."""
 _NO_BURDEN = 0.01
 _WINDOW = 9
 _ADAPT_EVERY = 8
@@ -70,7 +71,7 @@ NOTHING = Switches(facts=False, blocks=False, guard=False, spans=False, full=Fal
 class Cadence:
     """Strides per way of looking, adapted every few steps."""
 
-    def __init__(self, level: str, budget: float) -> None:
+    def __init__(self, level: str, budget: float, deep_at: int | None = None, deep_for: int = 8) -> None:
         self.level = level
         self.budget = budget
         self.stride = dict.fromkeys(WAYS, 1)
@@ -94,14 +95,17 @@ class Cadence:
         self._passed: list[float] = [0.0, 0.0, 0]
         """The same of steps in which nothing was looked at, since the last one that was."""
         self.deep_until = -1
+        self.planned = range(0) if deep_at is None else range(max(deep_at - 1, 0), deep_at + deep_for)
+        """Steps that are captured in full because somebody asked for it."""
         self._floor = 1
         self._credit = _CREDIT_NS * budget / 0.01
 
     def begin(self, step: int) -> Switches:
         """The switches of ``step``."""
-        if step % self.least and step > self.deep_until and step >= _EARLIEST and step not in LOOKS:
+        planned = step in self.planned
+        if step % self.least and step > self.deep_until and step >= _EARLIEST and step not in LOOKS and not planned:
             return NOTHING
-        switches, deep = self.switches, step <= self.deep_until or self.level == "deep"
+        switches, deep = self.switches, step <= self.deep_until or planned or self.level == "deep"
         for way in WAYS:
             allowed = deep or self.level != "light" or way in _LIGHT
             setattr(switches, way, allowed and (deep or step % self.stride[way] == 0 or self._early(step, way)))
@@ -116,7 +120,7 @@ class Cadence:
             return False
         cost = median(self._costs[way]) if self._costs[way] else 0.0
         if way == "full":  # a handful of looks in all, further and further apart: each may take a moment
-            return cost <= max(_NO_BURDEN * self.typical_ns, _BRISK_NS)
+            return cost <= max(_NO_BURDEN * self.typical_ns, _A_MOMENT_NS)
         return cost <= _NO_BURDEN * self.typical_ns or (self.typical_ns < _TINY_STEP_NS and self._credit > 0)
 
     def escalate(self, until: int) -> None:
@@ -137,7 +141,7 @@ class Cadence:
 
     def end(self, step: int, wall_ns: float, spent_ns: float) -> bool:
         """A step is over; True when a stride changed. ``wall_ns`` includes ``spent_ns``."""
-        if step < _FIRST_STEPS or step <= self.deep_until:
+        if step < _FIRST_STEPS or step <= self.deep_until or step in self.planned:
             return False
         self._take_passed()
         plain = max(wall_ns - spent_ns, 1.0)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 _LATE = 1 << 62
+_SEARCH = 10
 _UNKNOWN = object()
 _names: dict[type, tuple[str, ...]] = {}
 
@@ -59,6 +60,21 @@ def source(function: Any) -> Any:
             return variable
         function = following[0]
     return None
+
+
+def owner(function: Any, book: Any) -> int:
+    """The block that owns the nearest parameter on the way back from ``function``; 0 when none is near."""
+    for _ in range(_SEARCH):
+        following = [each for each, _ in function.next_functions if each is not None]
+        for each in following:
+            leaf = source(each)
+            entry = None if leaf is None else book.get(leaf)
+            if entry is not None:
+                return int(entry.brick)
+        if not following:
+            break
+        function = following[0]
+    return 0
 
 
 def saved(function: Any) -> Iterator[tuple[str, torch.Tensor]]:

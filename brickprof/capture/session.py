@@ -14,6 +14,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -62,7 +63,7 @@ class Session:
         self.pulse = Pulse(folder)
         self.trace = Trace(self.journal, self.pulse)
         self.steps = StepClock()
-        self.cadence = Cadence(settings.level, settings.overhead)
+        self.cadence = Cadence(settings.level, settings.overhead, settings.deep_at, settings.escalation_steps)
         self.on = self.cadence.begin(0)
         self.hooks = True
         """Whether blocks are looked at in this step."""
@@ -84,6 +85,8 @@ class Session:
         self.census = Census(self.book, partial(self.fact, always=True), partial(self.emit, "models_found"))
         self.thread = threading.get_ident()
         self.step = 0
+        self.fed: weakref.ref[torch.Tensor] | None = None
+        """What a model was last given in a forward with gradients."""
         self.in_backward = False
         self.backward_depth = 0
         self.in_optimizer = False
@@ -297,6 +300,7 @@ class Session:
             or following <= cadence.deep_until
             or not following % 100
             or following in LOOKS
+            or following in cadence.planned
         ):
             return False
         if self.readback.used:

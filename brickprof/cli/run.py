@@ -67,6 +67,9 @@ def run(
     ] = None,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The run's name, instead of the script's.")] = "",
     level: Annotated[str | None, typer.Option("--level", metavar="LEVEL", help="light, standard or deep.")] = None,
+    deep_at: Annotated[
+        str | None, typer.Option(metavar="STEP", help="Capture everything around this step, whatever the level.")
+    ] = None,
     overhead: Annotated[
         str | None, typer.Option(metavar="SHARE", help="The share of time that capture may take, such as 1%.")
     ] = None,
@@ -116,6 +119,7 @@ def run(
     overrides = {
         "out": out,
         "level": level,
+        "deep_at": deep_at,
         "overhead": overhead,
         "max_bytes": max_size,
         "hang_seconds": hang,

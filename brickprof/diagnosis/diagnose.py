@@ -13,7 +13,7 @@ from brickprof import plugins
 from brickprof.bricks import Coordinates
 from brickprof.contracts.terms import Terms
 from brickprof.contracts.verdicts import Severity, Verdict, Violation, overall
-from brickprof.diagnosis import summary, whys
+from brickprof.diagnosis import again, summary, whys
 from brickprof.diagnosis.case import Case
 from brickprof.diagnosis.hypotheses import Hypothesis, best
 from brickprof.diagnosis.incidents import Incident, incidents
@@ -25,6 +25,10 @@ from brickprof.rules.story import Story
 
 if TYPE_CHECKING:
     from brickprof.run import Run
+
+_SURE = 0.7
+_NUMBERS = frozenset({"nonfinite", "exploding", "diverged", "spike", "no-gradient", "not-learning", "oscillation"})
+"""What a close look at the numbers of one step says more about."""
 
 
 def diagnose(run: Run, terms: Terms | None = None) -> Diagnosis:
@@ -103,9 +107,18 @@ class Doctor:
             whys=whys.chain(incident, cause, self.timeline),
             ruled_out=tuple(ruled_out),
             action=cause.action if cause else "",
-            next_experiment=cause.next_experiment if cause else "",
+            next_experiment=_experiment(lead, cause, case),
             follows=tuple(v.symptom for v in incident.symptoms if v is not incident.seen),
         )
+
+
+def _experiment(lead: Violation, cause: Hypothesis | None, case: Case) -> str:
+    """What would decide: where records are missing, the same run with a close look at the step in question."""
+    if cause is not None and not cause.missing and cause.confidence >= _SURE:
+        return cause.next_experiment
+    if lead.static or lead.what not in _NUMBERS:
+        return cause.next_experiment if cause else ""
+    return again.looking_at(case.story, lead.rank, lead.first_step)
 
 
 def _place(cause: Hypothesis | None, together: tuple[Violation, ...]) -> str:

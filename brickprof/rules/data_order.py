@@ -37,6 +37,7 @@ class DataOrder:
                 looked += len(drawn)
                 violations += _repeats(story, rank, loader, drawn, contract)
                 violations += _same_order(rank, loader, drawn, contract)
+            violations += _redrawn(story, rank, contract)
             violations += _sorted(story, rank, contract)
         grave = [violation for violation in violations if violation.severity is not Severity.INFO]
         if violations:
@@ -74,6 +75,32 @@ def _repeats(story: Story, rank: int, loader: Event | None, drawn: list[Event], 
     if share < contract.threshold("repeated") or len(epoch) < least:
         return []
     return [_few_batches(rank, share, epoch)]
+
+
+def _redrawn(story: Story, rank: int, contract: Contract) -> list[Violation]:
+    """Without a loader: every step makes its batch anew, and it is the same each time.
+
+    A whole dataset that is used in every step lies in one place; what is drawn from one lies in another each time.
+    """
+    drawn = [event for event in story.events("targets", rank) if event.fields.get("input")]
+    if story.events("batch", rank) or len(drawn) < contract.threshold("redrawn"):
+        return []
+    held = {(event.fields["fingerprint"], event.fields["input"]) for event in drawn}
+    places = {event.fields.get("at") for event in drawn}
+    if len(held) > 1 or len(places) < 2 or whole(drawn[0].fields.get("rows")) > contract.threshold("rows"):
+        return []
+    symptom = f"the same batch was made anew in all {len(drawn):,} steps that were looked at"
+    finding = "Inputs and targets were the same each time, in tensors of their own: the draw gives the same samples."
+    proof = (drawn[0].id, drawn[1].id, drawn[-1].id)
+    return [
+        Violation(
+            CONTRACT, "same-data", Severity.WARNING, symptom, drawn[1].step, drawn[7].step, "data", "loader", rank,
+            proof, {"question": "What does the model learn from?", "asked": "What data did it see?"}, "data-repeats",
+            0.8, _FOLLOWS, (Because("Why is it the same?", finding, "data", proof),), (),
+            "Look at how a batch is drawn: a generator that is seeded in every step draws the same indices each time.",
+            static=True,
+        )
+    ]  # fmt: skip
 
 
 def _one_batch(rank: int, loader: Event | None, drawn: list[Event], batches: int, least: int) -> Violation:
@@ -197,7 +224,9 @@ def _one_of_its_step(event: Event) -> bool:
     target = event.fields.get("target")
     if not isinstance(target, dict) or target.get("min") is None or target.get("max") is None:
         return False
-    return whole(event.fields.get("rows")) >= 8 and whole(target.get("looked"), 8) >= 8
+    samples = event.fields.get("fed")  # a batch of one sequence has many targets, and nothing to mix
+    few = isinstance(samples, int) and samples < 8
+    return not few and whole(event.fields.get("rows")) >= 8 and whole(target.get("looked"), 8) >= 8
 
 
 def _several_a_step(calls: list[Event]) -> bool:

@@ -95,7 +95,7 @@ def _data(origin: Anomaly, case: Case) -> Hypothesis:
     elif origin.stage >= Stage.BACKWARD:
         cause.contradicts("the forward pass and the loss of that step are finite", 2, origin.evidence)
     else:
-        cause.lacks(f"the inputs of step {origin.step:,} (level deep looks at them)")
+        cause.lacks(f"the inputs of step {origin.step:,} (--deep-at looks at them)")
     return cause
 
 
@@ -221,7 +221,7 @@ def _invalid_op(origin: Anomaly, violation: Violation, before: int, case: Case) 
             cause.contradicts("what went into it was not finite already", 2, origin.evidence)
     elif origin.stage is Stage.WEIGHTS:
         cause.supports("the weights are the first thing that was seen to be not finite", 0.5, origin.evidence)
-        cause.lacks(f"the gradients of step {origin.step:,} (--level deep looks in every step)")
+        cause.lacks(f"the gradients of step {origin.step:,} (--deep-at looks at them)")
     if cause.support:
         evidence = cause.evidence
         finding = " and ".join(fact.text for fact in cause.support)
@@ -269,7 +269,7 @@ def _loss_is_first(cause: Hypothesis, origin: Anomaly, timeline: Timeline) -> No
     elif looked is not None:
         cause.contradicts(f"a block's output had reached {looked.value:.2g}", 2, looked.evidence)
     else:
-        cause.lacks(f"the inputs and block outputs of step {origin.step:,} (--level deep looks in every step)")
+        cause.lacks(f"the inputs and block outputs of step {origin.step:,} (--deep-at looks at them)")
 
 
 def _operation(origin: Anomaly, made: Event | None) -> str:

@@ -12,6 +12,7 @@ import warnings
 import numpy as np
 
 from brickprof.contracts.verdicts import Violation
+from brickprof.diagnosis import again
 from brickprof.diagnosis.case import Case
 from brickprof.diagnosis.hypotheses import Hypothesis
 from brickprof.diagnosis.model import Why
@@ -44,7 +45,7 @@ def _data(violation: Violation, story: Story) -> Hypothesis:
     cause = Hypothesis("loss-spike-data")
     cause.action = "Look at the samples of that batch; clip or drop outliers before they reach the model."
     rank, at = violation.rank, int(violation.details["at"])
-    cause.next_experiment = "Record everything in every step: brickprof run --level deep ..."
+    cause.next_experiment = again.looking_at(story, rank, at)
     looked = False
     for name in ("absmax", "std"):
         track = story.track("batch", name, rank).finite()
@@ -92,7 +93,7 @@ def _optimizer(violation: Violation, story: Story) -> Hypothesis:
     cause = Hypothesis("loss-spike-optimizer")
     cause.action = "Clip gradients (clip_grad_norm_) and lower or warm up the learning rate."
     rank, at = violation.rank, int(violation.details["at"])
-    cause.next_experiment = "Record everything in every step: brickprof run --level deep ..."
+    cause.next_experiment = again.looking_at(story, rank, at)
     rates, norms = story.rates(rank), story.norms(rank).finite()
     risen = _before(rates, at, 1.5)
     if risen is not None:
