@@ -25,6 +25,7 @@ _FALLING = frozenset({"CosineAnnealingLR", "OneCycleLR", "LinearLR", "Polynomial
 _TURNS_ROUND = frozenset({"CosineAnnealingLR"})
 _MEANT_TO_TURN = frozenset({"CosineAnnealingWarmRestarts", "CyclicLR", "ReduceLROnPlateau"})
 _FIT = 2e-3
+_LEAST_FALL = 1e-5
 
 
 class _End(NamedTuple):
@@ -158,16 +159,17 @@ def _extrapolated(found: Track, top: int) -> float | None:
     """The update at which a straight line or a cosine through the falling rates reaches zero."""
     steps, values = found.steps[top:].astype(float), found.values[top:]
     peak = float(values[0])
-    if len(values) < 8 or peak <= 0 or values[-1] > 0.995 * peak:
+    if len(values) < 8 or peak <= 0 or values[-1] > (1 - _LEAST_FALL) * peak:
         return None
+    fit = min(1.0, 20 * (1 - float(values[-1]) / peak))  # a curve that has hardly begun to fall has to fit the better
     start = steps[0]
     length = (steps[-1] - start) or 1.0
     along = (steps - start) / length
     line = 1 - along * (1 - values[-1] / peak)
-    if float(np.max(np.abs(values / peak - line))) < _FIT:
+    if float(np.max(np.abs(values / peak - line))) < _FIT * fit:
         return float(start + length / (1 - values[-1] / peak))
     angle = math.acos(max(-1.0, min(1.0, 2 * float(values[-1]) / peak - 1)))
-    if float(np.max(np.abs(values / peak - (1 + np.cos(along * angle)) / 2))) < _FIT * 5:
+    if float(np.max(np.abs(values / peak - (1 + np.cos(along * angle)) / 2))) < _FIT * 5 * fit:
         return float(start + length * math.pi / angle)
     return None
 

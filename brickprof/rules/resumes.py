@@ -92,12 +92,20 @@ def _certain(story: Story, rank: int, load: Event) -> bool:
     begun = next((event.seq for event in story.events("optimizer", rank)), None)
     ours = any(
         begun is not None and begun < save.seq < load.seq
-        and save.fields.get("file") == load.fields.get("file")
+        and _one_file(save, load)
         and save.fields.get("step") == load.fields.get("step")
         for save in saves
     )  # fmt: skip
     asked = [setting.value for setting in declared.settings(story).get("resume", [])]
     return ours or any(value not in (None, "", False, "false", "none", "null", "scratch") for value in asked)
+
+
+def _one_file(save: Event, load: Event) -> bool:
+    """Whether the file that was loaded is the one that was saved, which may have been renamed since."""
+    if save.fields.get("file") == load.fields.get("file"):
+        return True
+    alike = ("bytes", "tensors", "keys")
+    return bool(save.fields.get("bytes")) and all(save.fields.get(name) == load.fields.get(name) for name in alike)
 
 
 def stateful(one: Optimizer) -> bool:
