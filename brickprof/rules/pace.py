@@ -7,14 +7,16 @@ noisy, so one slow step is nothing: a share of the time has to be lost in nearly
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 import numpy as np
 
 from brickprof.bricks import Brick, Kind
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
-from brickprof.records import Record, Span
+from brickprof.records import Event, Record, Span
 from brickprof.rules import outcomes
+from brickprof.rules.names import whole
 from brickprof.rules.replicas import replicas
 from brickprof.rules.story import Story
 from brickprof.rules.tempo import Pace, Waits, paces, waits
@@ -53,7 +55,7 @@ class Budget:
             return outcomes.vacuous(contract, "nothing was trained")
         found = [self._loading(story, rank, contract) for rank in story.ranks]
         wrong = [violation for violation in found if violation is not None][:1]
-        for other in (_straggler(story, contract), self._launches(story, contract)):
+        for other in (_straggler(story, contract), self._launches(story, contract) or self._loops(story, contract)):
             wrong += [other] if other is not None else []
         covered = self._covered()
         threshold = f"bricks cover {contract.threshold('covered'):.0%} of the step"
@@ -93,6 +95,24 @@ class Budget:
                     return _storm(brick, seen, lasted, max(matrices), rank, story, contract)
         return None
 
+    def _loops(self, story: Story, contract: Contract) -> Violation | None:
+        """Hundreds of equal operations side by side, in most of the graph."""
+        for rank in story.ranks:
+            looks = story.events("breadth", rank)
+            broad = [event for event in looks if _is_broad(event, contract)]
+            if len(broad) >= 2 and 2 * len(broad) > len(looks):
+                return _loop(broad, self._slowest(rank), rank, story, contract)
+        return None
+
+    def _slowest(self, rank: int) -> Brick | None:
+        """The block that takes longest, without the time of the blocks inside it."""
+        times = {brick: _usual(seen) for (of, brick), seen in self._bricks.items() if of == rank}
+        own = {
+            brick: lasted - sum(other for each, other in times.items() if _directly_inside(each, brick, times))
+            for brick, lasted in times.items()
+        }
+        return max(own, key=lambda brick: own[brick]) if own else None
+
     @staticmethod
     def _storms(
         story: Story, rank: int, brick: Brick, seen: Times, lasted: float, most: float,
@@ -103,6 +123,35 @@ class Budget:
         slow = elements is None or own >= contract.threshold("ns_per_element") * elements
         long = own >= max(contract.threshold("share") * lasted, 4 * most, 1e9 * contract.threshold("block_seconds"))
         return long and slow and len(seen) >= contract.threshold("steps")
+
+
+def _is_broad(event: Event, contract: Contract) -> bool:
+    most, broad, nodes = (whole(event.fields.get(name)) for name in ("most", "broad", "nodes"))
+    many = contract.threshold("side_by_side")
+    return most >= many and broad >= max(4 * many, 0.5 * nodes)
+
+
+def _directly_inside(inner: Brick, outer: Brick, times: Mapping[Brick, float]) -> bool:
+    def below(a: Brick, b: Brick) -> bool:
+        return a is not b and a.model == b.model and (not b.path or a.path.startswith(f"{b.path}.")) and a.path != b.path
+
+    return below(inner, outer) and not any(below(inner, each) and below(each, outer) for each in times)
+
+
+def _loop(broad: list[Event], slowest: Brick | None, rank: int, story: Story, contract: Contract) -> Violation:
+    first, name = broad[0], story.names.show(slowest) if slowest is not None else ""
+    most, nodes, op = (first.fields.get(key) for key in ("most", "nodes", "op"))
+    symptom = f"the forward makes {most:,} operations {op} side by side, where one would do"
+    share = whole(first.fields.get("broad")) / max(whole(nodes), 1)
+    text = f"{share:.0%} of {nodes:,} operations of a step stand beside 15 or more of their own kind: a Python loop over "
+    text += "rows or groups whose turns do not depend on each other."
+    proof = tuple(event.id for event in broad[:2])
+    return Violation(
+        contract.id, "launch-storm", Severity.WARNING, symptom, first.step, broad[1].step, name, "kernel", rank, proof,
+        cause="launch-storm", certainty=0.8, static=True, whys=(Because("Why so many?", text, name, proof),),
+        details={"question": _QUESTION, "asked": _QUESTION},
+        action="Do all rows (or groups) in one operation: reshape, and let the operation run over that dimension.",
+    )  # fmt: skip
 
 
 def _usual(seen: Times) -> float:

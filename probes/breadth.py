@@ -1,0 +1,53 @@
+"""Breadth: how many operations stand side by side in the graph behind a loss.
+
+Enters: the graph behind a loss, in a few sampled steps. Leaves: a ``breadth`` event: how many operations there are, and of
+the kind that is met most often at one level (the same number of operations after the inputs) how often that is. A loop
+over time makes a deep graph; a loop over rows or groups, which one operation could do, a broad one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from brickprof.capture import graph
+from brickprof.capture.probe import Probe
+from brickprof.capture.session import Session
+from brickprof.capture.surroundings import hands_off
+
+_MOST_LOOKS = 4
+_MOST_NODES = 4000
+_BROAD = 16
+
+
+class BreadthProbe(Probe):
+    name = "breadth"
+    ways = ("full",)
+    levels = ("standard", "deep")
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._looks = 0
+
+    def backward_begin(self, losses: Any, upstream: Any) -> None:
+        session = self.session
+        if self._looks >= _MOST_LOOKS or not session.on.full or session.steps.backwards > 1 or hands_off():
+            return
+        start = time.perf_counter_ns()
+        self._looks += 1
+        for loss in losses[:1]:
+            session.fact("breadth", _breadth(graph.nodes(loss, _MOST_NODES)), wanted=True)
+        session.spend("full", time.perf_counter_ns() - start)
+
+
+def _breadth(nodes: list[graph.Node]) -> dict[str, Any]:
+    levels: dict[int, int] = {}
+    for node in nodes:  # in the order of the forward: what a node is made from comes before it
+        below = (levels.get(id(each), 0) for each, _ in node.function.next_functions if each is not None)
+        levels[id(node.function)] = 1 + max(below, default=0)
+    counts = Counter((levels[id(node.function)], node.op) for node in nodes if node.op != "AccumulateGrad")
+    (level, op), most = counts.most_common(1)[0] if counts else ((0, ""), 0)
+    broad = sum(count for count in counts.values() if count >= _BROAD)
+    return {"nodes": len(nodes), "levels": max(levels.values(), default=0), "op": op, "level": level, "most": most,
+            "broad": broad}  # fmt: skip
