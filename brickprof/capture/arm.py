@@ -73,7 +73,7 @@ class Armed:
             hub = sys.modules.get("brickprof.capture.hub")
             sessions = list(hub.sessions) if hub is not None else []
             for session in sessions:
-                session.exception(fields)
+                session.exception(fields, error)
             if not sessions:
                 self._to_process_journal(fields)
 

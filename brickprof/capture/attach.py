@@ -59,7 +59,7 @@ class Attachment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and self._session is not None:
-            self._session.exception(describe_exception(error))
+            self._session.exception(describe_exception(error), error)
         self.close()
 
     def close(self) -> None:

@@ -195,3 +195,17 @@ def leaves(loss: torch.Tensor, most: int = 20_000) -> list[torch.Tensor]:
                 keep.append(following)
                 stack.append(following)
     return found
+
+
+def passed_through(models: list[Model], error: BaseException) -> tuple[str, str] | None:
+    """Path and model of the innermost module whose code ``error`` passed through on its way out."""
+    paths = {}
+    for model in models:
+        root = model.root()
+        for raw, module in root.named_modules() if root is not None else ():
+            paths[id(module)] = model.path(raw), model.name
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        found = paths.get(id(trace.tb_frame.f_locals.get("self")), found)
+        trace = trace.tb_next
+    return found if found is not None and found[0] else None

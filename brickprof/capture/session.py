@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from brickprof.bricks import Brick, Kind
+from brickprof.capture import models
 from brickprof.capture.book import Book, owned
 from brickprof.capture.cadence import LOOKS, NOTHING, Cadence
 from brickprof.capture.census import Census
@@ -448,9 +449,10 @@ class Session:
             self.failed(name, error)
         self.charge(name, _counter() - start)
 
-    def exception(self, fields: dict[str, Any]) -> None:
+    def exception(self, fields: dict[str, Any], error: BaseException) -> None:
         """Journals the exception that ended the training, with the brick it came out of."""
-        brick = self.trace.innermost()
+        passed = models.passed_through(self.models, error)
+        brick = self.journal.brick(Brick(Kind.BLOCK, *passed)) if passed is not None else self.trace.innermost()
         if brick:
             fields = {**fields, "brick": brick}
         self.fact("exception", fields, always=True)

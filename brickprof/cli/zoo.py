@@ -50,6 +50,9 @@ def zoo(
     markdown_file: Annotated[
         str | None, typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown; - for stdout.")
     ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="Specimens of your own instead: scripts with a TRUTH.")
+    ] = None,
     only_list: Annotated[bool, typer.Option("--list", help="Say what there is, and run nothing.")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="DIR", help="Keep the runs in this folder.")
@@ -65,10 +68,8 @@ def zoo(
     from brickprof.reference import zoo as known
 
     both = everything or faults == controls
-    pool = [
-        *(known.faults() if both or faults else {}).values(),
-        *(known.controls() if both or controls else {}).values(),
-    ]
+    ours = known.faults() | known.controls() if folder is None else known.elsewhere(folder)
+    pool = [each for each in ours.values() if both or each.healthy is controls]
     chosen = choose(pool, ids or [], kind, family)
     shown = _console(json_file == "-" or markdown_file == "-")
     if only_list:

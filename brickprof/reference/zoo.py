@@ -72,6 +72,14 @@ def find(identifier: str) -> Specimen:
     raise UsageError(f"There is no fault {identifier!r}.", hint)
 
 
+def elsewhere(folder: Path) -> dict[str, Specimen]:
+    """Specimens that somebody wrote: scripts with a TRUTH, faults and controls in one folder."""
+    found = _folder(folder) if folder.is_dir() else {}
+    if not found:
+        raise UsageError(f"{folder} holds no specimens.", "A specimen is a script NAME.py with a TRUTH at its top.")
+    return found
+
+
 def _folder(folder: Path) -> dict[str, Specimen]:
     found: dict[str, Specimen] = {}
     for path in sorted(folder.glob("*.py")):
