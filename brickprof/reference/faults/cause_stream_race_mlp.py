@@ -21,22 +21,23 @@ TRUTH = {
 
 
 class Prefetcher:
-    """Prepares the next batch on a stream of its own, in a buffer that is used again and again."""
+    """Prepares the next batch on a stream of its own, in one of two buffers that are used in turn."""
 
     def __init__(self, rows=4096, columns=2048):
         self.stream = torch.cuda.Stream()
-        self.buffer = torch.zeros(rows, columns, device="cuda")
+        self.buffers = [torch.zeros(rows, columns, device="cuda") for _ in range(2)]
         self.mixing = torch.randn(columns, columns, device="cuda") / columns**0.5
 
     def start(self):
         with torch.cuda.stream(self.stream):
-            raw = torch.randn_like(self.buffer)
+            raw = torch.randn_like(self.buffers[1])
             for _ in range(20):
                 raw = torch.tanh(raw @ self.mixing)
-            self.buffer.copy_((raw - raw.mean(0)) / (raw.std(0) + 1e-5))
+            self.buffers[1].copy_((raw - raw.mean(0)) / (raw.std(0) + 1e-5))
 
     def batch(self):
-        return self.buffer
+        self.buffers.reverse()
+        return self.buffers[0]
 
 
 def main():
