@@ -67,8 +67,8 @@ def attach(
 
     ``out`` is the folder that will hold the run's own folder (default ``brickprof-runs``); ``level`` is light,
     standard or deep; ``overhead`` is the share of the step time that may be spent ("1%"); around step ``deep_at``
-    everything is captured. Spans also go to ``tracer_provider`` when the run ends. Everything that trains in this process meanwhile is recorded: other
-    models and optimizers are found by themselves.
+    everything is captured. Spans also go to ``tracer_provider`` when the run ends. Everything that trains in this
+    process meanwhile is recorded: other models and optimizers are found by themselves.
     """
     optimizers = [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     where = None if out is None else os.fspath(out)

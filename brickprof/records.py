@@ -47,10 +47,10 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     wiring       places, rows, shifts [[places ahead, share of targets that are the input token there]], attention
                  [{brick, next (share of scored places that see the next one), placeless (share of equal tokens with
                  equal keys)}]                                     of embedded tokens whose places are the targets'
-    integrity    looked, backwards, forward, backward, state [tensors that changed, or whose optimizer's memory did, while
-                 nobody updated them], made (the sum of the norms that the backwards left), used (by the update)
-    breadth      nodes, levels, op, level, most (how often op stands at that level), broad (operations that stand side by
-                 side with 16 or more of their kind)               of the graph behind a loss
+    integrity    looked, backwards, forward, backward, state [tensors that changed, or whose optimizer's memory did,
+                 while nobody updated them], made (the sum of the norms that the backwards left), used (by the update)
+    breadth      nodes, levels, op, level, most (how often op stands at that level), broad (operations that stand side
+                 by side with 16 or more of their kind)            of the graph behind a loss
     held         optimizer, tensors, held (not found cleared before any backward of the step), zeroed (zero_grad
                  calls since the last such event), updates (since then)
     applied      optimizer, coefficient, before, after, tensors, scale, blocks [[brick, coefficient]] where they differ

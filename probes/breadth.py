@@ -1,8 +1,8 @@
 """Breadth: how many operations stand side by side in the graph behind a loss.
 
-Enters: the graph behind a loss, in a few sampled steps. Leaves: a ``breadth`` event: how many operations there are, and of
-the kind that is met most often at one level (the same number of operations after the inputs) how often that is. A loop
-over time makes a deep graph; a loop over rows or groups, which one operation could do, a broad one.
+Enters: the graph behind a loss, in a few sampled steps. Leaves: a ``breadth`` event: how many operations there are, and
+of the kind that is met most often at one level (the same number of operations after the inputs) how often that is. A
+loop over time makes a deep graph; a loop over rows or groups, which one operation could do, a broad one.
 """
 
 from __future__ import annotations

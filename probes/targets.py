@@ -45,8 +45,9 @@ class TargetsProbe(Probe):
 
 
 def _readable(tensor: Any) -> bool:
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
-    return plain and tensor.device.type == "cpu" and tensor.numel() >= 4 and not tensor.requires_grad and tensor.dim() > 0
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+        return False
+    return tensor.device.type == "cpu" and tensor.dim() > 0 and tensor.numel() >= 4 and not tensor.requires_grad
 
 
 def _fingerprint(target: torch.Tensor) -> str:

@@ -19,7 +19,7 @@ from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
 
 SHIFTS = (-2, -1, 0, 1, 2)
-_MOST_LOOKS = 5
+_MOST_LOOKS = 4
 _MOST_NODES = 4000
 _MOST_ATTENTIONS = 16
 _ROWS = 8
@@ -65,25 +65,31 @@ class WiringProbe(Probe):
 
     def _tell(self, tokens: _Tokens, attentions: list[graph.Node]) -> None:
         session, step = self.session, self.session.step
-        parts = [_agreements(tokens.inputs, tokens.targets)]
-        for node in attentions:
-            parts.append(torch.stack([_sees_next(node, tokens), _placeless(node, tokens)]))
         bricks = [graph.owner(_keys(node), session.book) for node in attentions]
-        about = {"places": tokens.inputs.shape[1], "rows": tokens.inputs.shape[0]}
+        seen = [part for node in attentions for part in (_sees_next(node, tokens), _placeless(node, tokens))]
+        rows, places = tokens.targets.shape
+        about = {"places": tokens.inputs.shape[1], "rows": rows}
+        known = [part for part in seen if isinstance(part, torch.Tensor)]
+        parts = [tokens.inputs.reshape(-1), tokens.targets.reshape(-1), *(part.reshape(1) for part in known)]
 
         def arrived(host: torch.Tensor) -> None:
-            values = [None if value != value else round(value, 4) for value in host.tolist()]
-            count = len(SHIFTS)
+            values = host.numpy()
+            split = rows * about["places"]
+            inputs = values[:split].reshape(rows, -1)
+            targets = values[split : split + rows * places].reshape(rows, places)
+            rest = iter(values[split + rows * places :].tolist())
+            shares = [next(rest) if isinstance(part, torch.Tensor) else part for part in seen]
+            shares = [None if share is None or share != share else round(share, 4) for share in shares]
             fields = about | {
-                "shifts": [list(pair) for pair in zip(SHIFTS, values[:count], strict=True)],
+                "shifts": [[shift, _agreement(inputs, targets, shift)] for shift in SHIFTS],
                 "attention": [
-                    {"brick": brick, "next": values[at], "placeless": values[at + 1]}
-                    for brick, at in zip(bricks, range(count, len(values), 2), strict=True)
+                    {"brick": brick, "next": shares[at], "placeless": shares[at + 1]}
+                    for brick, at in zip(bricks, range(0, len(shares), 2), strict=True)
                 ],
             }
             session.fact("wiring", fields, step=step, wanted=True)
 
-        session.readback.read(torch.cat(parts), arrived)
+        session.readback.read(torch.cat([part.float() for part in parts]), arrived)
 
 
 def _tokens(nodes: list[graph.Node]) -> list[_Tokens]:
@@ -129,15 +135,12 @@ def _fitted(target: torch.Tensor, ids: torch.Tensor) -> torch.Tensor | None:
     return None
 
 
-def _agreements(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    shares = []
-    places = targets.shape[1]
-    for shift in SHIFTS:
-        first, last = max(0, -shift), min(places, inputs.shape[1] - shift)
-        wanted, given = targets[:, first:last], inputs[:, first + shift : last + shift]
-        scored = wanted >= 0
-        shares.append(((wanted == given) & scored).sum() / scored.sum())
-    return torch.stack(shares).float()
+def _agreement(inputs: Any, targets: Any, shift: int) -> float | None:
+    """The share of scored places whose target is the input ``shift`` places on."""
+    first, last = max(0, -shift), min(targets.shape[1], inputs.shape[1] - shift)
+    wanted, given = targets[:, first:last], inputs[:, first + shift : last + shift]
+    scored = wanted >= 0
+    return round(float(((wanted == given) & scored).sum() / scored.sum()), 4) if scored.any() else None
 
 
 def _reached(nodes: list[graph.Node], leaves: set[int]) -> dict[int, frozenset[int]]:
@@ -190,49 +193,44 @@ def _saved(node: graph.Node, name: str) -> torch.Tensor | None:
     return next((value.detach() for saved, value in graph.saved(node.function) if saved == name), None)
 
 
-def _sees_next(node: graph.Node, tokens: _Tokens) -> torch.Tensor:
-    """The share of scored places whose attention reaches the next place; NaN when that cannot be told."""
-    places = tokens.targets.shape[1]
-    scored = (tokens.targets >= 0)[:, : places - 1].any(0)
-    device = tokens.inputs.device
+def _sees_next(node: graph.Node, tokens: _Tokens) -> torch.Tensor | float | None:
+    """The share of scored places whose attention reaches the next place; None when that cannot be told."""
     if node.op.startswith("ScaledDotProduct"):
         mask = _saved(node, "attn_mask")
         mask = _saved(node, "attn_bias") if mask is None else mask
         if graph.setting(node.function, "is_causal"):
-            return torch.zeros((), device=device)
+            return 0.0
         if mask is None:
-            return torch.ones((), device=device)
+            return 1.0
         if mask.dim() < 2 or mask.shape[-1] != tokens.inputs.shape[1] or mask.shape[-2] != mask.shape[-1]:
-            return torch.full((), float("nan"), device=device)
+            return None
         after = mask.reshape(-1, *mask.shape[-2:])[:_ROWS].diagonal(1, -2, -1)
         open_ = (after if mask.dtype == torch.bool else after > -1e4).any(0)
     else:
         weights = _saved(node, "result")
         if weights is None:
-            return torch.full((), float("nan"), device=device)
+            return None
         open_ = (weights.reshape(-1, *weights.shape[-2:])[:_ROWS].diagonal(1, -2, -1) > 0).any(0)
-    open_ = open_[: scored.shape[0]]
-    return (open_ & scored).sum() / scored.sum()
+    scored = (tokens.targets >= 0)[:, : tokens.targets.shape[1] - 1].any(0)
+    return (open_[: scored.shape[0]] & scored).sum() / scored.sum()
 
 
-def _placeless(node: graph.Node, tokens: _Tokens) -> torch.Tensor:
-    """Of the pairs of neighbours of one row that hold the same token, the share with the very same key.
+def _placeless(node: graph.Node, tokens: _Tokens) -> torch.Tensor | None:
+    """Of the pairs of neighbours of one row that hold the same token, the share with the very same key; on a host.
 
-    1 in a first layer means that nothing has told it where a token stands. NaN where a bias may do that instead.
+    1 in a first layer means that nothing has told it where a token stands. None where a bias may do that instead.
     """
-    nothing = torch.full((), float("nan"), device=tokens.inputs.device)
-    if not node.op.startswith("ScaledDotProduct") or _saved(node, "attn_mask") is not None:
-        return nothing
+    if not node.op.startswith("ScaledDotProduct") or _saved(node, "attn_mask") is not None or not tokens.inputs.is_cpu:
+        return None
     key = _saved(node, "key")
     if key is None or key.dim() != 4 or key.shape[0] < tokens.inputs.shape[0]:
-        return nothing
+        return None
     rows, ids = key[: tokens.inputs.shape[0], 0].float(), tokens.inputs
-    same = torch.zeros((), device=ids.device)
-    pairs = torch.zeros((), device=ids.device)
+    same, pairs = 0, 0
     for apart in (1, 2, 3):
         alike = ids[:, apart:] == ids[:, :-apart]
         gap = (rows[:, apart:] - rows[:, :-apart]).abs().amax(-1)
         size = rows.abs().amax(-1)[:, apart:]
-        same = same + (alike & (gap <= 1e-5 * size + 1e-12)).sum()
-        pairs = pairs + alike.sum()
-    return torch.where(pairs >= _SHORTEST, same / pairs, nothing)
+        same += int((alike & (gap <= 1e-5 * size + 1e-12)).sum())
+        pairs += int(alike.sum())
+    return torch.tensor(same / pairs) if pairs >= _SHORTEST else None

@@ -64,7 +64,9 @@ class Summary(nn.Module):
         return self.head(self.inner(self.source(source), self.target(target), tgt_mask=FUTURE))
 
 
-def judged(tmp_path: Path, loss: Callable[[], torch.Tensor], model: nn.Module, rule: type = foresight.Causal) -> ContractResult:  # fmt: skip
+def judged(
+    tmp_path: Path, loss: Callable[[], torch.Tensor], model: nn.Module, rule: type = foresight.Causal
+) -> ContractResult:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with brickprof.attach(model, optimizer, out=tmp_path):
         for _ in range(6):

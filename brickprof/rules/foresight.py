@@ -116,11 +116,11 @@ def _leak(story: Story, leaks: list[Event], contract: Contract) -> Violation:
     )  # fmt: skip
 
 
-def _misaligned(wrong: list[tuple[Event, int | None]]) -> Violation:
+def _misaligned(wrong: list[tuple[Event, int]]) -> Violation:
     first, shift = wrong[0]
     proof = tuple(event.id for event, _ in wrong[:3])
-    what = _WHAT_IS_ASKED.get(shift or 0, "another token")
-    symptom = f"the target at a place is {what}, in {_share(first, shift or 0)} of all places; the next token is meant"
+    what = _WHAT_IS_ASKED.get(shift, "another token")
+    symptom = f"the target at a place is {what}, in {_share(first, shift)} of all places; the next token is meant"
     seen = "A causal model already has that token at hand, so that it learns to copy it and predicts nothing."
     if shift == 2:
         seen = "The mask is causal, and the token right after a place is never asked for: the shift was made twice."

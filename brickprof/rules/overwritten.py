@@ -24,9 +24,9 @@ _FOLLOW = frozenset({
     "overfitting",
 })  # fmt: skip
 _WHEN = {
-    "backward": ("during the backward pass", "a weight"),
+    "backward": ("during the backward pass", "a weight of"),
     "state": ("during the backward pass", "the optimizer's memory of"),
-    "forward": ("during the forward pass", "a weight"),
+    "forward": ("during the forward pass", "a weight of"),
 }
 
 
@@ -92,10 +92,8 @@ def _overwritten(story: Story, rank: int, hit: list[Event], when: str, looks: in
     if when == "state":
         symptom = f"the optimizer's memory of {names} changed {moment}, when no optimizer ran"
     proof = tuple(event.id for event in hit[:3])
-    finding = (
-        f"In {len(hit)} of {wording.count(looks, 'look')} {what} {'' if when == 'state' else 'of '}{where or 'the model'} "
-        "held other bits afterwards. A buffer beside it is too small, or was addressed with the wrong sizes."
-    )
+    finding = f"In {len(hit)} of {wording.count(looks, 'look')} {what} {where or 'the model'} held other bits "
+        "afterwards. A buffer beside it is too small, or was addressed with the wrong sizes."
     first = hit[0].step
     return Violation(
         "C-BUFSIZE-001", "overwritten", Severity.ERROR, symptom, first, hit[min(1, len(hit) - 1)].step, where, "kernel",
@@ -111,8 +109,8 @@ def _leftovers(rank: int, first: Event, then: Event) -> Violation:
     symptom = f"the first update used gradients {share:.3g} times as large as all that its backwards had made"
     finding = (
         f"{wording.count(int(first.fields.get('backwards') or 0), 'backward')} made gradients of norm "
-        f"{first.fields.get('made'):.3g} at most, and the update used {first.fields.get('used'):.3g}. Later updates use "
-        "what was made: the sums were cleared after every update and not before the first."
+        f"{first.fields.get('made'):.3g} at most, and the update used {first.fields.get('used'):.3g}. Later updates "
+        "use what was made: the sums were cleared after every update and not before the first."
     )
     return Violation(
         "C-GPUINIT-001", "optimizer-state", Severity.ERROR, symptom, first.step, then.step, "", "optimizer", rank,

@@ -133,7 +133,7 @@ def _is_broad(event: Event, contract: Contract) -> bool:
 
 def _directly_inside(inner: Brick, outer: Brick, times: Mapping[Brick, float]) -> bool:
     def below(a: Brick, b: Brick) -> bool:
-        return a is not b and a.model == b.model and (not b.path or a.path.startswith(f"{b.path}.")) and a.path != b.path
+        return a.model == b.model and a.path != b.path and (not b.path or a.path.startswith(f"{b.path}."))
 
     return below(inner, outer) and not any(below(inner, each) and below(each, outer) for each in times)
 
@@ -143,8 +143,8 @@ def _loop(broad: list[Event], slowest: Brick | None, rank: int, story: Story, co
     most, nodes, op = (first.fields.get(key) for key in ("most", "nodes", "op"))
     symptom = f"the forward makes {most:,} operations {op} side by side, where one would do"
     share = whole(first.fields.get("broad")) / max(whole(nodes), 1)
-    text = f"{share:.0%} of {nodes:,} operations of a step stand beside 15 or more of their own kind: a Python loop over "
-    text += "rows or groups whose turns do not depend on each other."
+    text = f"{share:.0%} of {nodes:,} operations of a step stand beside 15 or more of their own kind: a Python loop "
+    text += "over rows or groups whose turns do not depend on each other."
     proof = tuple(event.id for event in broad[:2])
     return Violation(
         contract.id, "launch-storm", Severity.WARNING, symptom, first.step, broad[1].step, name, "kernel", rank, proof,
