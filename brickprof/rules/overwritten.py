@@ -92,8 +92,10 @@ def _overwritten(story: Story, rank: int, hit: list[Event], when: str, looks: in
     if when == "state":
         symptom = f"the optimizer's memory of {names} changed {moment}, when no optimizer ran"
     proof = tuple(event.id for event in hit[:3])
-    finding = f"In {len(hit)} of {wording.count(looks, 'look')} {what} {where or 'the model'} held other bits "
-        "afterwards. A buffer beside it is too small, or was addressed with the wrong sizes."
+    finding = (
+        f"In {len(hit)} of {wording.count(looks, 'look')} {what} {where or 'the model'} held other bits afterwards. "
+        "A buffer beside it is too small, or was addressed with the wrong sizes."
+    )
     first = hit[0].step
     return Violation(
         "C-BUFSIZE-001", "overwritten", Severity.ERROR, symptom, first, hit[min(1, len(hit) - 1)].step, where, "kernel",
