@@ -188,4 +188,5 @@ def _norm(parameters: list[torch.Tensor]) -> torch.Tensor | None:
     if not grads or len({grad.device for grad in grads}) > 1:
         return None
     norms: list[torch.Tensor] = list(torch._foreach_norm(grads, 2, dtype=torch.float32))
-    return torch.linalg.vector_norm(torch.stack(norms))
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return total
