@@ -121,13 +121,14 @@ def _of_target(x: glance.Array, dtype: str | None, ignored: int | None) -> dict[
     skipped = x == ignored if ignored is not None and dtype is not None and "int" in dtype else None
     kept = x if skipped is None else x[~skipped]
     found = glance.of_elements(kept) if kept.size else {"finite": True}
-    counts = np.unique(kept, return_counts=True)[1]
+    distinct, counts = np.unique(kept, return_counts=True)
+    classes = (dtype is not None and "int" in dtype) or (len(distinct) == 2 and distinct[0] == 0 and distinct[1] == 1)
     return {
         "dtype": dtype,
         "min": found.get("min"),
         "max": found.get("max"),
         "distinct": len(counts),
-        "entropy": _entropy(counts) if dtype is not None and "int" in dtype else None,
+        "entropy": _entropy(counts) if classes else None,
         "finite": found["finite"],
         "ignored": 0.0 if skipped is None else float(skipped.mean()),
         "looked": int(x.size),

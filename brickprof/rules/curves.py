@@ -23,6 +23,7 @@ SIGMA = 1.4826
 _KEPT: weakref.WeakKeyDictionary[Story, dict[int, tuple[tuple[int, int], Curve]]] = weakref.WeakKeyDictionary()
 _MOST_CALLS = 256
 _CLASSED = ("cross_entropy", "nll")
+_BINARY = ("bce", "bce_logits")
 _SETTLED = 1e-3
 
 
@@ -170,13 +171,23 @@ def evaluations(story: Story, rank: int) -> Track:
 
 def chance(story: Story, rank: int) -> Chance | None:
     """What guessing costs: ln(classes), where the loss is seen to be a cross-entropy (or its share of a step)."""
-    calls = [event for event in training_calls(story, rank) if event.fields.get("name") in _CLASSED]
+    trained = training_calls(story, rank)
+    calls = [event for event in trained if event.fields.get("name") in _CLASSED]
+    calls = calls or _yes_or_no(trained)
     calls = calls[:: max(1, len(calls) // _MOST_CALLS)]
     return _called(story, rank, calls) if calls else _implied(story, rank)
 
 
+def _yes_or_no(trained: list[Event]) -> list[Event]:
+    """The calls of a binary cross-entropy, where every target that was looked at is 0 or 1, and both are met."""
+    calls = [event for event in trained if event.fields.get("name") in _BINARY]
+    targets = [target for event in calls if isinstance(target := event.fields.get("target"), dict)]
+    mixed = [target for target in targets if target.get("entropy") is not None]
+    return calls if len(mixed) >= 3 and len(mixed) == len(targets) else []
+
+
 def _called(story: Story, rank: int, calls: list[Event]) -> Chance | None:
-    classes = {whole(event.fields.get("classes")) for event in calls}
+    classes = {2 if event.fields.get("name") in _BINARY else whole(event.fields.get("classes")) for event in calls}
     if len(classes) != 1 or min(classes) < 2:
         return None
     losses = story.losses(rank)
