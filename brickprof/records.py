@@ -9,7 +9,7 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     brick        id, brick_kind, path, model                       interns a Brick
     tensor       id, name, model, brick, shape, dtype, device, trainable, alias_of     interns a tensor
     model        model, cls, parameters, trainable, blocks, wrapper, compiled
-    optimizer_created  optimizer, cls, groups [{tensors, ...hyperparameters}]
+    optimizer_created  optimizer, cls, built_lr (what its constructor was given), groups [{tensors, ...hyperparameters}]
     loss         value, micro, site, scale, dtype, grad_fn, training, shape, zeroed, closure (inside a step)
     losses       steps, micros, values, times     losses of brisk steps whose other facts were not written
     grad         point, tensors, l2, absmax, at, nonfinite [{tensor, nan, inf}], scale, micro, zero [tensors whose
@@ -22,8 +22,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     schedules    schedules, scheduled          at the end: how many there were, how often they were stepped
     ownership    owned, unowned, moved, idle, outside, frozen [tensors], wished [[path, bool]]     who updates what
     unused       optimizers                                        at the end: built and never stepped
-    targets      fingerprint (of what a step is to learn), input (the same of what it learns from), rows, at (where the
-                 input lies); on a host
+    targets      fingerprint (of what a step is to learn; None with a loss written by hand), input (the same of what it
+                 learns from), rows, at (where the input lies); on a host
     scaler       op (unscale|step|update), scale, found_inf, skipped
     batch        loader, wait_ns, fingerprint, size, count, samples (rows), epoch (how often the loader was started
                  before), index (position in the epoch), sampler_epoch; of the first tensor of floats: nan, inf, mean,

@@ -62,6 +62,7 @@ class BlocksProbe(Probe):
 
     def step_begin(self, step: int) -> None:
         self._reported = 0
+        self.session.ran.clear()
         session = self.session
         if session.on.deep is not self._deep:
             self._choose(every=session.on.deep)
@@ -251,6 +252,7 @@ class _Watcher:
                 if self._root:
                     session.forward_begins()
                     session.fed = _given(args)
+                    session.ran.add(id(_module))
             else:
                 phase = _EVAL
             if not session.tracing:

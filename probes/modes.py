@@ -24,8 +24,8 @@ class ModesProbe(Probe):
         on = self.session.on
         for model in self.session.models:
             root = model.root()
-            if root is None:
-                continue
+            if root is None or (self.session.ran and id(root) not in self.session.ran):
+                continue  # a model that does not run in this step may be in any mode
             known = self._last.get(model.name)
             # Walking all modules is for sampled steps; the root's own flag is read in every step.
             if known is not None and known[0] == root.training and not on.full:

@@ -62,6 +62,7 @@ class OptimizersProbe(Probe):
             for group in optimizer.param_groups
         ]
         fields = {"optimizer": number, "cls": type(optimizer).__name__, "groups": groups}
+        fields["built_lr"] = _plain(getattr(optimizer, "defaults", {}).get("lr"))
         self.session.fact("optimizer_created", fields, always=True)
 
     def optimizer_end(self, optimizer: Any) -> None:

@@ -1,8 +1,8 @@
 """Targets: a fingerprint of what each step is to learn and from what, where no loader of torch hands it out.
 
-Enters: calls of loss functions with gradients on, in steps whose facts are written. Leaves: a ``targets`` event for the
-first of each step: a checksum of up to 32 elements of the target and of the model's input, how many samples that has,
-and where it lies. Tensors on a device are not read.
+Enters: calls of loss functions with gradients on, in steps whose facts are written; without any, the backward. Leaves:
+a ``targets`` event for the first of each step: a checksum of up to 32 elements of the target and of the model's input,
+how many samples that has, and where it lies. Tensors on a device are not read.
 """
 
 from __future__ import annotations
@@ -35,6 +35,16 @@ class TargetsProbe(Probe):
         self._step = session.step
         if _readable(target):
             session.fact("targets", {"fingerprint": _fingerprint(target)} | self._input())
+
+    def backward_begin(self, losses: Any, upstream: Any) -> None:
+        """Where the loss is written by hand there is no target to see; what the model was given is."""
+        session = self.session
+        if session.step == self._step or not session.on.facts or hands_off():
+            return
+        self._step = session.step
+        given = self._input()
+        if given:
+            session.fact("targets", {"fingerprint": None} | given)
 
     def _input(self) -> dict[str, Any]:
         fed = self.session.fed

@@ -88,6 +88,8 @@ class Session:
         self.step = 0
         self.fed: weakref.ref[torch.Tensor] | None = None
         """What a model was last given in a forward with gradients."""
+        self.ran: set[int] = set()
+        """The ids of the models that ran with gradients in this step, where that was seen."""
         self.in_backward = False
         self.backward_depth = 0
         self.in_optimizer = False

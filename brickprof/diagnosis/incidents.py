@@ -25,6 +25,7 @@ _BROUGHT_ABOUT = {
 _RUNNING_AWAY = frozenset({"update-size"})
 """Seen on the way from a cause to damage: whatever explains the damage explains them too."""
 _RUNS_AWAY = frozenset({"spike", "diverged", "exploding"})
+_ONLY_SLOW = frozenset({"loader-bound", "launch-storm", "straggler", "extra-transfers", "host-sync-in-loop"})
 _SHORTLY = 16
 _DAMAGE = frozenset({"nonfinite", "diverged"})
 
@@ -108,6 +109,10 @@ def _noticed_first(violation: Violation) -> tuple[int, int, int, int]:
     return violation.mechanism, violation.what in ENDINGS, _RANKING[violation.severity], violation.first_step
 
 
-def _fix_first(incident: Incident) -> tuple[int, int, float, int]:
+def _fix_first(incident: Incident) -> tuple[int, int, int, float, int]:
+    """The graver first; a run that learns slowly is worth more than a fast one that learns nothing."""
     lead = incident.lead
-    return _RANKING[incident.severity], not lead.mechanism, -lead.certainty if lead.mechanism else 0.0, lead.first_step
+    return (
+        _RANKING[incident.severity], lead.what in _ONLY_SLOW, not lead.mechanism,
+        -lead.certainty if lead.mechanism else 0.0, lead.first_step,
+    )  # fmt: skip

@@ -41,7 +41,7 @@ class DataResume:
     def _by_targets(
         self, story: Story, rank: int, found: list[Resume], contract: Contract, needed: int
     ) -> ContractResult:
-        targets = story.events("targets", rank)
+        targets = [event for event in story.events("targets", rank) if event.fields.get("fingerprint")]
         if not targets:
             return outcomes.unjudged(contract, "neither batches nor targets have fingerprints")
         for one in found:

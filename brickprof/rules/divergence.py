@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Excluded, Severity, Verdict, Violation
+from brickprof.rules import curves
 from brickprof.rules.norms import yardstick
 from brickprof.rules.story import Story, Track
 
@@ -22,6 +23,7 @@ CONTRACT = "C-STEPSIZE-001"
 _FOLLOWS = frozenset({"nonfinite", "exploding", "diverged", "spike", "not-learning", "plateau", "dead-units",
                       "saturated-units"})  # fmt: skip
 _SOON = 10
+_EARLY = 16
 _ORDINARY = {"sgd": 0.3, "": 0.01}
 """Learning rates that are in common use, by kind of optimizer."""
 
@@ -47,7 +49,7 @@ class StepSize:
         if moves is None:
             return ContractResult(CONTRACT, Verdict.NOT_EVALUATED, "", threshold, "no update was measured")
         observed = f"first update {moves.shares[0]:.2g} of the weights, median {float(np.median(moves.shares)):.2g}"
-        violation = _too_large(story, rank, moves, losses, contract)
+        violation = _too_large(story, rank, moves, losses, contract) or _restless(story, rank, moves, losses, contract)
         if violation is None:
             return ContractResult(CONTRACT, Verdict.PASS, observed, threshold)
         return ContractResult(CONTRACT, Verdict.FAIL, observed, threshold, violation.symptom, (violation,))
@@ -102,6 +104,38 @@ def _too_large(story: Story, rank: int, moves: Moves, losses: Track, contract: C
     if out_of_proportion(story, rank, 300.0 if ordinary else 1e4):
         return None
     return _violation(story, rank, moves, losses, place, end)
+
+
+def _restless(story: Story, rank: int, moves: Moves, losses: Track, contract: Contract) -> Violation | None:
+    """Every early update replaces a good part of the weights, and meanwhile nothing is learnt."""
+    curve = curves.curve(story, rank)
+    early = moves.shares[(moves.steps >= 1) & (moves.steps <= _EARLY)]
+    enough = len(early) >= 4 and len(losses) >= 3 * _EARLY and story.names.optimizers(rank) == 1
+    if not enough or not curve.comparable or float(early.min()) < contract.threshold("restless"):
+        return None
+    start = float(np.median(losses.values[:3]))
+    meanwhile = float(np.median(losses.values[1 : 2 * _EARLY]))
+    end = float(np.median(losses.values[-max(3, len(losses) // 4) :]))
+    if start <= 0 or meanwhile < contract.threshold("meanwhile") * start or end < contract.threshold("learnt") * start:
+        return None
+    if out_of_proportion(story, rank, 1e4):
+        return None
+    rates = story.rates(rank).finite()
+    rate = f" at a learning rate of up to {float(rates.values.max()):.3g}" if len(rates) else ""
+    symptom = f"updates change the weights by {float(np.median(early)):.0%} of their size in every early step{rate}"
+    finding = (
+        f"The loss was {start:.4g} at first, {meanwhile:.4g} while updates were that large, and {end:.4g} at the end. "
+        "0.1 % to 1 % is usual: each step undoes what the last ones learnt."
+    )
+    proof = (*moves.evidence, *losses.evidences((0, min(_EARLY, len(losses) - 1), len(losses) - 1)))
+    return Violation(
+        CONTRACT, "update-size", Severity.WARNING, symptom, int(moves.steps[0]), _EARLY, "", "optimizer", rank, proof,
+        {"question": "Why does the loss hardly fall?", "asked": "How large are the updates?"},
+        cause="learning-rate-too-high", certainty=0.75, explains=_FOLLOWS, static=True,
+        whys=(Because("What does that do to the loss?", finding, "loss", proof),),
+        action="Lower the learning rate by a factor of 10 or more.",
+        experiment="Run the first steps with a tenth of the learning rate: the loss should now fall.",
+    )  # fmt: skip
 
 
 def _violation(story: Story, rank: int, moves: Moves, losses: Track, place: int, end: float) -> Violation:

@@ -63,6 +63,13 @@ class Places:
         return outcomes.broken(contract, [_placeless(story, blind)])
 
 
+def next_token(story: Story, rank: int) -> tuple[str, ...]:
+    """The records that show that the target is the next token, where most of the looks do."""
+    looks = story.events("wiring", rank)
+    ahead = [event.id for event in looks if _asked(event, 0.95) == 1]
+    return tuple(ahead) if 2 * len(ahead) > len(looks) else ()
+
+
 def _asked(event: Event, agreement: float) -> int | None:
     """How many places ahead of the input the target lies; None where no shift, or more than one, explains it."""
     shares = {pair[0]: number(pair[1]) or 0.0 for pair in _pairs(event.fields.get("shifts"))}

@@ -6,9 +6,12 @@ it began, or had only the rest of its steps.
 
 from __future__ import annotations
 
+import numpy as np
+
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.rules import declared, outcomes
+from brickprof.rules.names import number, whole
 from brickprof.rules.resumes import Resume, resumes
 from brickprof.rules.story import Story
 
@@ -30,11 +33,33 @@ class FreshTraining:
         wanted = declared.amount(declared.only(declared.settings(story), "max_steps"))
         if not made and story.events("unused", rank) and declared.over(story, rank):
             return outcomes.broken(contract, [_violation(rank, one, story, "no update was made")], "step 0")
+        tail = _begins_at_its_tail(story, rank, one)
+        if tail is not None:
+            return outcomes.broken(contract, [_violation(rank, one, story, tail)], "step 0")
         rest = wanted is not None and made and made + one.step == wanted and "optimizer" not in one.restored
         if rest and not one.certain and declared.over(story, rank):
             text = f"only {made:,} of {wanted:,.0f} steps were made"
             return outcomes.broken(contract, [_violation(rank, one, story, text)], "step 0")
         return outcomes.held(contract, f"{made:,} updates after loading a file of step {one.step:,}", "step 0")
+
+
+def _begins_at_its_tail(story: Story, rank: int, one: Resume) -> str | None:
+    """A new optimizer whose rate begins far below what it was built with and only falls: no schedule begins so."""
+    if one.certain or "optimizer" in one.restored:
+        return None
+    for created in story.events("optimizer_created", rank):
+        built = number(created.fields.get("built_lr"))
+        at = whole(created.fields.get("optimizer"))
+        rates = story.rates(rank, at).per_step().finite()
+        if built is None or created.step < one.load.step or len(rates) < 8 or rates.steps[0] > created.step + 1:
+            continue
+        first, last = float(rates.values[0]), float(rates.values[-1])
+        if first <= 0.5 * built and last < 0.5 * first and bool(np.all(np.diff(rates.values) <= 0)):
+            return (
+                f"a new optimizer, built with a rate of {built:.3g}, began at {first:.3g} and ended at {last:.3g}: its "
+                "schedule began at its tail"
+            )
+    return None
 
 
 def _violation(rank: int, one: Resume, story: Story, what: str) -> Violation:
@@ -46,9 +71,10 @@ def _violation(rank: int, one: Resume, story: Story, what: str) -> Violation:
         CONTRACT, "no-steps", Severity.WARNING if finished else Severity.ERROR,
         f"{what}: the loaded file says step {one.step:,}{limit}", 0, 0, "", "step", rank, evidence,
         {"question": "Why was nothing trained?", "asked": "Where did the run begin?"},
-        "resume-step-leaked", 0.6 if finished else 0.92, frozenset({"no-training", "sentinel", "exited"}),
-        (Because("Why did the loop not run?", f"Weights were taken from {one.load.fields.get('file') or 'a file'}, and "
-                 f"its step {one.step:,} with them; an optimizer was built, and the run ended without an error.", "",
+        "resume-step-leaked", 0.6 if finished else 0.92,
+        frozenset({"no-training", "sentinel", "exited", "spike", "diverged", "plateau", "not-learning", "schedule"}),
+        (Because("Where does that step come from?", f"Weights were taken from {one.load.fields.get('file') or 'a file'}"
+                 f", and its step {one.step:,} with them; a new optimizer was built, and no state was put into it.", "",
                  evidence),),
         action="Begin at step 0 when weights are loaded for a new training; take the step only when the optimizer's "
         "state is restored too.",

@@ -92,12 +92,24 @@ def _certain(story: Story, rank: int, load: Event) -> bool:
     begun = next((event.seq for event in story.events("optimizer", rank)), None)
     ours = any(
         begun is not None and begun < save.seq < load.seq
-        and _one_file(save, load)
+        and _one_file(save, load) and _one_model(story, rank, save, load)
         and save.fields.get("step") == load.fields.get("step")
         for save in saves
     )  # fmt: skip
     asked = [setting.value for setting in declared.settings(story).get("resume", [])]
     return ours or any(value not in (None, "", False, "false", "none", "null", "scratch") for value in asked)
+
+
+def _one_model(story: Story, rank: int, save: Event, load: Event) -> bool:
+    """Whether the model that the file goes into is as large as the one it was saved from: fine-tuning changes heads."""
+    saved = {e.fields.get("model"): e for e in story.events("model", rank) if e.seq < save.seq}
+    first = next((event.seq for event in story.events("optimizer", rank) if event.seq > load.seq), None)
+    later = [e for e in story.events("model", rank) if e.seq > save.seq and (first is None or e.seq < first)]
+    return all(
+        saved[name].fields.get("parameters") == event.fields.get("parameters")
+        for event in later
+        if (name := event.fields.get("model")) in saved
+    )
 
 
 def _one_file(save: Event, load: Event) -> bool:
@@ -114,9 +126,9 @@ def stateful(one: Optimizer) -> bool:
 
 
 def rate_before(story: Story, rank: int, load: Event) -> tuple[float, str] | None:
-    """The learning rate of the last update before the file was loaded."""
+    """The learning rate of the update right before the file was loaded; None where that one was not written down."""
     events = [event for event in story.events("optimizer", rank) if event.seq < load.seq]
-    return _rate(events[-1]) if events else None
+    return _rate(events[-1]) if events and events[-1].step >= load.step - 1 else None
 
 
 def _rate(event: Event) -> tuple[float, str] | None:

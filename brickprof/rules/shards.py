@@ -52,8 +52,12 @@ def _batches(story: Story, rank: int) -> dict[Key, Event]:
     found = {_key(event): event for event in handed if event.fields.get("fingerprint")}
     if found:
         return found
-    targets = [event for event in story.events("targets", rank) if event.fields.get("fingerprint")]
-    return {(-1, -1, event.step): event for event in targets}
+    return {(-1, -1, event.step): event for event in story.events("targets", rank) if _print(event)}
+
+
+def _print(event: Event) -> str:
+    """What tells a batch from others: its own fingerprint, or that of what the model was given."""
+    return str(event.fields.get("fingerprint") or event.fields.get("input") or "")
 
 
 def _key(event: Event) -> Key:
@@ -78,7 +82,7 @@ def _overlap(batches: dict[int, dict[Key, Event]], contract: Contract) -> Violat
     seen = max(found, key=lambda shared: len(shared.pairs), default=None)
     if seen is None or len(seen.pairs) < max(contract.threshold("batches"), contract.threshold("overlap") * seen.of):
         return None
-    if len({mine.fields["fingerprint"] for mine, _ in seen.pairs}) < 2:
+    if len({_print(mine) for mine, _ in seen.pairs}) < 2:
         return None
     first, other = seen.ranks
     mine, theirs = seen.pairs[0]
@@ -90,7 +94,7 @@ def _overlap(batches: dict[int, dict[Key, Event]], contract: Contract) -> Violat
     text = (
         f"The batch of step {mine.step:,} on rank {first} is that of step {theirs.step:,} on rank {other}: both have "
     )
-    text += f"the fingerprint {mine.fields['fingerprint']}."
+    text += f"the fingerprint {_print(mine)}."
     return Violation(
         contract.id, "shard-overlap", severity, symptom, mine.step, known, "", "loader",
         evidence=evidence, cause="shard-overlap", certainty=0.95 if handed else 0.8, static=mine.step <= 1,
@@ -104,10 +108,8 @@ def _common(first: int, other: int, batches: dict[int, dict[Key, Event]]) -> _Sh
     mine, theirs = batches[first], batches[other]
     # A fingerprint that comes again and again on one rank (constant data) tells nothing.
     usual = _repeated(mine) | _repeated(theirs)
-    both = [key for key in mine if key in theirs and mine[key].fields["fingerprint"] not in usual]
-    pairs = [
-        (mine[key], theirs[key]) for key in both if mine[key].fields["fingerprint"] == theirs[key].fields["fingerprint"]
-    ]
+    both = [key for key in mine if key in theirs and _print(mine[key]) not in usual]
+    pairs = [(mine[key], theirs[key]) for key in both if _print(mine[key]) == _print(theirs[key])]
     if not pairs:
         pairs = sorted(_elsewhere(mine, theirs, usual), key=lambda pair: pair[0].step)
         return _Shared((first, other), pairs, min(len(_by_epoch(mine)), len(_by_epoch(theirs))))
@@ -116,7 +118,7 @@ def _common(first: int, other: int, batches: dict[int, dict[Key, Event]]) -> _Sh
 
 def _repeated(batches: dict[Key, Event]) -> set[str]:
     """Fingerprints that tell nothing: those a rank has twice in an epoch, and all where the data hardly varies."""
-    seen = Counter((key[1], event.fields["fingerprint"]) for key, event in batches.items())
+    seen = Counter((key[1], _print(event)) for key, event in batches.items())
     everything = {fingerprint for _, fingerprint in seen}
     if len(everything) < 2:
         return everything
@@ -134,11 +136,11 @@ def _by_epoch(batches: dict[Key, Event]) -> dict[tuple[int, int, str], Event]:
     """Batches by loader, epoch and fingerprint; of epochs that nobody counted, the first, if it can be told."""
     told = {key: event for key, event in batches.items() if key[1] >= 0}
     if told:
-        return {(key[0], key[1], event.fields["fingerprint"]): event for key, event in told.items()}
+        return {(key[0], key[1], _print(event)): event for key, event in told.items()}
     first: dict[str, Event] = {}
     rest: list[str] = []
     for event in batches.values():
-        fingerprint = str(event.fields["fingerprint"])
+        fingerprint = _print(event)
         if rest or fingerprint in first:
             rest.append(fingerprint)
         else:

@@ -104,7 +104,8 @@ def _violation(curve: Curve, contract: Contract) -> Violation | None:
     often = len(found) >= contract.threshold("often") and not curve.phases and _apart(curve, found, contract)
     worst = lasting[0] if lasting else max(found, key=lambda jump: jump.peak - jump.before)
     extreme = worst.peak > contract.threshold("extreme") * max(curve.start, worst.before) and not curve.signed
-    severity = Severity.WARNING if (lasting and not curve.phases) or often or extreme else Severity.INFO
+    block = _block(curve, worst)
+    severity = Severity.WARNING if (lasting and not curve.phases) or often or extreme or block else Severity.INFO
     first = found[0] if often and not lasting else worst
     seen = first.place if extreme else first.place + int(contract.threshold("recovery")) if lasting else first.place
     if often and not (extreme or lasting):
@@ -113,12 +114,20 @@ def _violation(curve: Curve, contract: Contract) -> Violation | None:
     details = {
         "question": "Why did the loss jump?", "recovered": not lasting, "jump": worst.place, "times": len(found),
         "steps": [curve.step(jump.place) for jump in found[:64]], "before": worst.before, "peak": worst.peak,
-        "at": curve.step(worst.place),
+        "at": curve.step(worst.place), "block": worst.back if block else 0,
     }  # fmt: skip
     return Violation(
         CONTRACT, "spike", severity, _told(curve, worst, len(found)), curve.step(first.place),
         curve.step(min(seen, len(curve) - 1)), "loss", "step", curve.track.rank, proof, details,
     )  # fmt: skip
+
+
+def _block(curve: Curve, jump: Jump) -> bool:
+    """Several steps in a row far up, and from one step to the next back where it was: weights do not recover so."""
+    if jump.back is None or jump.back < 3 or curve.signed or jump.peak < 2 * jump.before:
+        return False
+    up = curve.values[jump.place : jump.place + jump.back]
+    return float(up.min()) > jump.before + 0.5 * (jump.peak - jump.before)
 
 
 def _apart(curve: Curve, found: list[Jump], contract: Contract) -> bool:

@@ -12,10 +12,13 @@ from brickprof.contracts.verdicts import Violation
 from brickprof.diagnosis.case import Case
 from brickprof.diagnosis.hypotheses import Hypothesis
 from brickprof.diagnosis.model import Why
-from brickprof.rules import curves, wording
+from brickprof.rules import curves, foresight, wording
 
 _EVERY_STEP = 0.1
 """Updates of this share of the weights, step after step, are too large for any labels to be learnt."""
+
+_DEEP = 6
+"""Layers of attention from which on a start without warm-up is known to fail."""
 
 _ROOM = 12
 """Parameters a class, below which a model is a toy."""
@@ -28,7 +31,7 @@ def hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
         return [_plateau(violation)]
     if violation.what == "not-learning" and violation.details.get("at_chance"):
         labels = [_labels(violation, case, cause) for cause in ("labels-misaligned", "labels-random")]
-        return [*labels, _too_small(violation, case)]
+        return [*labels, _too_small(violation, case), _unprepared(violation, case)]
     return []
 
 
@@ -57,6 +60,9 @@ def _labels(violation: Violation, case: Case, name: str) -> Hypothesis:
     _answers(cause, case, rank)
     if _tiny(violation, case):
         cause.contradicts("the model has hardly any parameters", 2)
+    aligned = foresight.next_token(case.story, rank)
+    if aligned:
+        cause.contradicts("the target at every place is the next token of the input", 5, *aligned[:2])
     if name == "labels-random":
         cause.lacks("whether the same input ever had two labels")
     told = " and ".join(fact.text for fact in cause.support[1:])
@@ -64,6 +70,30 @@ def _labels(violation: Violation, case: Case, name: str) -> Hypothesis:
     cause.whys.append(Why("Does the model try to learn?", wording.sentence(finding), "", cause.evidence))
     said = f"nothing but the labels of {details.get('classes', 0):,} classes is left: they say nothing about the inputs"
     cause.whys.append(Why("Why does that not help?", wording.sentence(said), "data", violation.evidence))
+    return cause
+
+
+def _unprepared(violation: Violation, case: Case) -> Hypothesis:
+    """A deep stack of attention that was started at the full rate of an adaptive optimizer, and never got going."""
+    cause = Hypothesis("warmup-missing")
+    cause.action = "Let the learning rate rise from near zero over the first few hundred updates (LinearLR)."
+    rank, story = violation.rank, case.story
+    cause.next_experiment = "Run the first steps with a rate that rises linearly: the loss should now leave its level."
+    rates, created = story.rates(rank).finite(), story.first("optimizer_created", rank)
+    layers = max((len(event.fields.get("attention") or ()) for event in story.events("wiring", rank)), default=0)
+    adaptive = created is not None and "adam" in str(created.fields.get("cls", "")).lower()
+    if not len(rates) or not adaptive or layers < _DEEP:
+        return cause
+    first, most = float(rates.values[0]), float(rates.values.max())
+    if first < 0.9 * most:
+        cause.contradicts(f"the rate began at {first:.3g} and rose to {most:.3g}", 4, rates.evidence(0))
+        return cause
+    text = f"{layers} layers of attention, and the first update is made at the full rate of {first:.3g}"
+    cause.supports(text, 2, rates.evidence(0))
+    cause.whys.append(Why("How was it started?", wording.sentence(text), "", (rates.evidence(0),)))
+    aligned = foresight.next_token(story, rank)
+    if aligned:
+        cause.supports("labels belong to their inputs: each target is the next token", 1.5, *aligned[:2])
     return cause
 
 

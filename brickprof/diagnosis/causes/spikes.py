@@ -63,6 +63,9 @@ def _data(violation: Violation, story: Story) -> Hypothesis:
             cause.lacks(f"the inputs of step {at:,}")
     _same_batch(cause, violation, story)
     _calm_before(cause, story, rank, at)
+    if block := violation.details.get("block"):
+        text = f"after {block} such steps the loss was back from one step to the next: data changes so, weights do not"
+        cause.supports(text, 3, *violation.evidence)
     if violation.details.get("recovered"):
         cause.supports("the loss came back by itself, so that the weights before it were good", 1, *violation.evidence)
     return cause
