@@ -184,7 +184,7 @@ def test_what_was_not_looked_at_lowers_the_confidence_and_is_said():
     finding = found(made)
     assert finding.confidence < 0.5
     assert "Not recorded" in finding.whys[-1].finding
-    assert "--level deep" in finding.whys[-1].finding
+    assert "--deep-at" in finding.whys[-1].finding
 
 
 def test_a_scaled_loss_that_is_never_unscaled():
