@@ -544,3 +544,51 @@ def test_what_a_tap_makes_of_a_call_never_reaches_the_training(tap, monkeypatch)
     else:
         watched = collectives._tap(lambda tensor, group=None: tensor + 2, "all_reduce")
     assert watched(torch.tensor(1.0), torch.tensor(2.0)) == 3
+
+
+def test_a_model_that_does_not_run_has_no_mode(tmp_path: Path) -> None:
+    def body() -> None:
+        resting, model = Classifier(), Classifier()
+        train(resting, torch.optim.SGD(resting.parameters(), lr=0.1), 3)
+        resting.eval()
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 6)
+
+    run = recorded(tmp_path, body)
+    assert all(each["training"] for each in found(run, "mode"))
+
+
+def test_an_exception_names_the_module_it_came_out_of(tmp_path: Path) -> None:
+    class Fragile(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.shape[0] == 5:
+                raise RuntimeError("five is too many")
+            return x
+
+    model = nn.Sequential(nn.Linear(6, 6), nn.Sequential(nn.ReLU(), Fragile()), nn.Linear(6, 4))
+    session = brickprof.attach(model, out=tmp_path)
+
+    def body() -> None:
+        with session:
+            train(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
+            model(torch.randn(5, 6))
+
+    with pytest.raises(RuntimeError):
+        body()
+    run = brickprof.load(session.folder)
+    names = {brick["id"]: brick["path"] for brick in found(run, "brick")}
+    (raised,) = found(run, "exception")
+    assert names[raised["brick"]] == "1.1"
+
+
+def test_what_the_model_was_given_is_seen_with_a_loss_written_by_hand(tmp_path: Path) -> None:
+    def body() -> None:
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            (model(torch.randn(8, 6)) - 1).pow(2).mean().backward()
+            optimizer.step()
+
+    seen = found(recorded(tmp_path, body), "targets")
+    assert len({each["input"] for each in seen}) == len(seen) == 4
+    assert all(each["rows"] == 8 and each["fingerprint"] is None for each in seen)

@@ -210,7 +210,31 @@ def test_a_plateau_is_worth_knowing_and_no_more() -> None:
     assert (only(result).what, only(result).severity, result.verdict) == ("plateau", Severity.INFO, Verdict.PASS)
 
 
+@pytest.mark.parametrize(("level", "stuck"), [(0.6931, True), (0.45, False)])
+def test_yes_or_no_has_a_level_of_guessing_too(level: float, stuck: bool) -> None:
+    made = training(level + 0.005 * draw().standard_normal(240), ratio=0.01)
+    target = {"min": 0.0, "max": 1.0, "distinct": 2, "entropy": 0.6931, "looked": 64}
+    for step in range(0, 240, 8):
+        call = {"name": "bce_logits", "value": level, "reduction": "mean", "classes": None, "target": target}
+        made.event("criterion", step, **call, rows=64, grad=True, site="train.py:9")
+    result = judged(learning.Learning, made)
+    assert result.verdict is (Verdict.FAIL if stuck else Verdict.PASS), result
+
+
 # -- spikes
+
+
+@pytest.mark.parametrize(
+    ("odd", "severity"),
+    [([4.8, 5.1, 4.9, 5.0], Severity.WARNING), ([5.0], Severity.INFO), ([5.0, 4.2, 3.4, 2.6, 1.9], Severity.INFO)],
+    ids=["block", "one batch", "recovers by and by"],
+)
+def test_a_block_of_odd_data_is_told_from_a_recovery(odd: list[float], severity: Severity) -> None:
+    calm = list(1.4 + 0.05 * draw().standard_normal(120))
+    found = only(judged(spikes.Spikes, training([3.0, 2.5, 2.0, *calm, *odd, *calm[:80]])))
+    assert found.severity is severity
+    if severity is Severity.WARNING:
+        assert found.details["block"] == 4
 
 
 def test_a_jump_that_stays_is_told_with_its_step() -> None:
@@ -545,3 +569,41 @@ def test_an_evaluation_that_overruns_the_model() -> None:
     trained = training(np.linspace(2, 1, 20))
     trained.event("exception", 19, type="IndexError", message="index out of range in self", frames=[])
     assert judged(forward.EvaluationBuffers, trained).verdict is Verdict.NOT_EVALUATED
+
+
+# -- batches without a loader
+
+
+def remade(count: int, *, same: bool, places: int = 2, rows: int = 16) -> Made:
+    made = training([1.0] * count)
+    for step in range(count):
+        name = "cafe" if same else f"{step:04x}"
+        made.event("targets", step, fingerprint=name, input=name, rows=rows, at=step % places)
+    return made
+
+
+def test_a_batch_that_is_made_anew_and_always_the_same() -> None:
+    found = only(judged(data_order.RULE, remade(40, same=True)))
+    assert (found.cause, found.severity) == ("data-repeats", Severity.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [(40, {"same": False}), (40, {"same": True, "places": 1}), (40, {"same": True, "rows": 4000}), (9, {"same": True})],
+    ids=["new ones", "a whole dataset in one place", "a whole dataset", "short"],
+)
+def test_batches_that_may_repeat(count: int, told: dict[str, Any]) -> None:
+    assert quiet(judged(data_order.RULE, remade(count, **told)))
+
+
+def test_one_sequence_has_nothing_to_mix() -> None:
+    def sorted_targets(fed: int) -> Made:
+        made = training([1.0] * 40)
+        for step in range(40):
+            target = {"min": 10.0 * (step % 8), "max": 10.0 * (step % 8) + 5, "distinct": 5, "looked": 32}
+            call = {"name": "cross_entropy", "value": 1.0, "reduction": "mean", "classes": 90, "target": target}
+            made.event("criterion", step, **call, rows=32, grad=True, site="train.py:9", fed=fed)
+        return made
+
+    assert not quiet(judged(data_order.RULE, sorted_targets(32)))
+    assert quiet(judged(data_order.RULE, sorted_targets(1)))

@@ -525,6 +525,26 @@ def test_large_updates_that_do_no_harm(losses, share):
     assert not judge(StepSize, jumping(losses, share)).violations
 
 
+def test_updates_that_undo_each_other():
+    wandering = [2.2, 2.0, 2.3, *[2.0 + 0.2 * (at % 2) for at in range(60)], *[1.6] * 20]
+    found = violation(judge(StepSize, jumping(wandering, 0.09)))
+    assert (found.cause, found.severity, found.detected_step) == ("learning-rate-too-high", Severity.WARNING, 16)
+
+
+@pytest.mark.parametrize(
+    ("losses", "share"),
+    [
+        ([2.2 * 0.97**at for at in range(90)], 0.09),
+        ([2.2] * 90, 0.01),
+        ([-0.5 + 0.1 * (at % 3) for at in range(90)], 0.09),
+        ([2.2] * 20, 0.09),
+    ],
+    ids=["learns", "small updates", "no loss to compare", "short"],
+)
+def test_restless_updates_need_harm(losses, share):
+    assert not judge(StepSize, jumping(losses, share)).violations
+
+
 def test_a_golden_is_needed_for_parity():
     made = Made()
     made.healthy(5)

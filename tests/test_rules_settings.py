@@ -655,6 +655,42 @@ def test_a_step_that_came_with_the_weights_ends_the_run_before_it_begins():
     assert "14,500" in found.symptom
 
 
+def tuned(rates: list[float], parameters: int):
+    """Weights of a training of 30 steps go into a new model, which is trained with ``rates``."""
+    made = Training()
+    made.event("model", 0, model="Net", parameters=100)
+    made.optimizer()
+    made.train([1e-3] * 30)
+    about = {"optimizer": False, "moments": 0, "step": 30, "keys": ["model", "step"], "bytes": 400, "tensors": 3}
+    made.file(29, "save", file="base.tmp", **about)
+    made.file(29, "load", file="base.pt", **about)
+    made.event("restored", 29, what="model", tensors=2, expected=3, missing=1, names=["head.weight"])
+    made.event("model", 29, model="Net", parameters=parameters)
+    made.event("optimizer_created", 30, optimizer=1, cls="AdamW", built_lr=2e-3, groups=[{"tensors": [1, 2, 3]}])
+    made.train(rates, first=30, optimizer=1)
+    made.end(30 + len(rates))
+    return made
+
+
+def test_a_schedule_that_begins_at_its_tail_took_the_step_along():
+    tail = [3e-4 * (1 - at / 20) for at in range(20)]
+    found = only(judged(tuned(tail, 120), "C-FRESH-TRAIN-001", "fresh"), "resume-step-leaked")
+    assert "began at 0.0003" in found.symptom
+
+
+@pytest.mark.parametrize(
+    "rates", [[2e-3] * 20, [1e-4 * (at + 1) for at in range(20)], [2e-3 * (1 - at / 21) for at in range(20)]],
+    ids=["constant", "warm-up", "from its top"],
+)  # fmt: skip
+def test_schedules_that_begin_as_schedules_do(rates):
+    assert judged(tuned(rates, 120), "C-FRESH-TRAIN-001", "fresh").verdict is Verdict.PASS
+
+
+def test_a_model_of_another_size_is_not_resumed_but_tuned():
+    assert judged(tuned([2e-3] * 20, 120), "C-GPUOPT-001", "complete").verdict is not Verdict.FAIL
+    only(judged(tuned([2e-3] * 20, 100), "C-GPUOPT-001", "complete"), "checkpoint-incomplete")
+
+
 @pytest.mark.parametrize(("position", "verdict"), [(30, Verdict.FAIL), (40, Verdict.PASS)])
 def test_data_that_begin_again_in_the_middle_of_an_epoch_are_named(position, verdict):
     made = Training()

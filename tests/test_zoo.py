@@ -18,6 +18,7 @@ import pytest
 from brickprof.cli import app, doctor
 from brickprof.cli.app import main
 from brickprof.cli.zoo import MARK
+from brickprof.errors import UsageError
 from brickprof.reference import zoo
 from brickprof.reference.keeper import Keeper, command
 from brickprof.reference.score import CRASHED, JUDGED, LOST, SKIPPED, TIMED_OUT, Outcome, judge, right_place
@@ -450,9 +451,18 @@ def test_a_request_to_stop_ends_the_runs_too(tmp_path):
 def test_options_are_a_conscious_choice():
     (entry,) = (entry for entry in app.build()[0].registered_commands if entry.name == "zoo")
     assert sorted(name for name in entry.callback.__annotations__ if name != "return") == [
-        "again", "controls", "everything", "family", "faults", "ids", "jobs", "json_file", "kind", "markdown_file",
-        "only_list", "out", "timeout",
+        "again", "controls", "everything", "family", "faults", "folder", "ids", "jobs", "json_file", "kind",
+        "markdown_file", "only_list", "out", "timeout",
     ]  # fmt: skip
+
+
+def test_specimens_of_ones_own(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        'TRUTH = {"id": "mine", "title": "t", "family": "mlp", "kind": "silent", "root_causes": ["plateau"]}\n'
+    )
+    assert list(zoo.elsewhere(tmp_path)) == ["mine"]
+    with pytest.raises(UsageError, match="holds no specimens"):
+        zoo.elsewhere(tmp_path / "nothing")
 
 
 def test_the_command_itself_never_loads_torch():
