@@ -51,6 +51,11 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  while nobody updated them], made (the sum of the norms that the backwards left), used (by the update)
     breadth      nodes, levels, op, level, most (how often op stands at that level), broad (operations that stand side
                  by side with 16 or more of their kind)            of the graph behind a loss
+    shapes       nodes, fed (the shape of what the model was given), chain [tensors of the matrix products that lie one
+                 behind the other], bent (whether anything that is not linear lies between them), matrices [tensors
+                 that the loss depends on], table {op, given, made (shapes of a result with a value for every two
+                 samples), fixed (shape of the other operand), apart (roundings from a sum of a row and a column),
+                 depth} or None                                    of the graph behind a loss
     held         optimizer, tensors, held (not found cleared before any backward of the step), zeroed (zero_grad
                  calls since the last such event), updates (since then)
     applied      optimizer, coefficient, before, after, tensors, scale, blocks [[brick, coefficient]] where they differ

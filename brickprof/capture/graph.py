@@ -112,3 +112,21 @@ def _read(function: Any, name: str) -> Any:
         return getattr(function, f"_saved_{name}")
     except (RuntimeError, AttributeError):  # freed, or written to since
         return None
+
+
+def shape(function: Any, place: int = 0) -> tuple[int, ...] | None:
+    """The shape of what a node made; of several results the one at ``place``. None where torch does not say."""
+    try:
+        return tuple(map(int, function._input_metadata[place].shape))
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # an older torch, a shape that is open
+        return None
+
+
+def made_from(function: Any) -> list[tuple[int, Any, int]]:
+    """What a node differentiates: the place of the argument, the node that made it, and which of its results it is."""
+    return [(at, each, place) for at, (each, place) in enumerate(function.next_functions) if each is not None]
+
+
+def named(function: Any) -> Node:
+    """A node that was met on the way, by itself."""
+    return Node(function, type(function).__name__, 0, 0)

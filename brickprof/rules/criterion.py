@@ -1,9 +1,9 @@
 """C-LOSSFN-001: a loss function gets what it is defined on.
 
-Enters: the story's ``criterion`` events: what the calls of a loss function were given. Leaves: a softmax before a loss
-that has its own, probabilities or logits where log-probabilities belong, one class, targets outside their range, and
-shapes that broadcast to a table of all pairs. Each is judged over every call that was looked at: one odd batch is not
-a habit.
+Enters: the story's ``criterion`` events: what the calls of a loss function were given; and ``shapes`` events: what a
+loss that is written by hand does with values of single samples. Leaves: a softmax before a loss that has its own,
+probabilities or logits where log-probabilities belong, one class, targets outside their range, and shapes that
+broadcast to a table of all pairs. Each is judged over every call that was looked at: one odd batch is not a habit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.records import Event
 from brickprof.rules import curves, outcomes, wording
-from brickprof.rules.names import number
+from brickprof.rules.names import number, whole
 from brickprof.rules.story import Story
 
 CONTRACT = "C-LOSSFN-001"
@@ -49,6 +49,7 @@ class Criterion:
             for calls in _habits(curves.training_calls(story, rank)):
                 looked += len(calls)
                 violations += _violations(calls, rank, int(contract.threshold("looks")))
+            violations += _by_hand(story, rank, contract)
         if violations:
             return outcomes.broken(contract, violations[:1])
         if not looked:
@@ -158,6 +159,63 @@ def _pairs(event: Event) -> Mistake:
         "the two broadcast: every output is compared with every target, and the best answer is their mean",
         "Give both the same shape: output.squeeze(-1), or target.unsqueeze(-1).", 0.97,
     )  # fmt: skip
+
+
+# -- a loss that is written by hand
+
+
+def _by_hand(story: Story, rank: int, contract: Contract) -> list[Violation]:
+    events, looks = story.events("shapes", rank), int(contract.threshold("looks"))
+    tables = [event for event in events if _is_crossed(story, event, rank, contract.threshold("roundings"))]
+    if len(tables) < looks or len(tables) < len(events):
+        return []
+    table = tables[0].fields["table"]
+    given, made, weighted = table["given"], table["made"], table.get("op") in ("Mul", "Div", "Pow")
+    proof = tuple(event.id for event in tables[:3])
+    symptom = (
+        f"the loss makes {made} of values of shape {given}: each of {_samples_of(table):,} samples with all others"
+    )
+    meets = "multiplied with the factor of every sample" if weighted else "compared with every target"
+    best = "all that counts of the factors" if weighted else "the best answer"
+    text = f"The two broadcast: every value is {meets}, and {best} is their mean."
+    told = Because("What does that mean for the loss?", text, "loss", proof)
+    return [
+        Violation(
+            CONTRACT, "loss-input", Severity.ERROR, symptom, tables[0].step, tables[looks - 1].step, "loss", "step",
+            rank, proof,
+            {"question": "Is the loss function given what it expects?", "asked": "What does the loss work on?"},
+            "loss-input-mismatch", 0.95, _FOLLOWS, (told,), (),
+            "Give outputs, targets and weights the same shape: output.squeeze(-1), or target.unsqueeze(-1).",
+            static=True,
+        )
+    ]  # fmt: skip
+
+
+def _is_crossed(story: Story, event: Event, rank: int, roundings: float) -> bool:
+    """One value for each sample, crossed with as many others that are not a table themselves."""
+    table = event.fields.get("table")
+    if not isinstance(table, dict):
+        return False
+    apart = number(table.get("apart"))
+    sure = isinstance(table.get("fixed"), list) or (apart is not None and apart <= roundings)
+    count = _samples_of(table)
+    return sure and any(count == fed or count % fed == 0 for fed in _samples(story, event, rank) if fed > 1)
+
+
+def _samples_of(table: dict[str, Any]) -> int:
+    """How often the table repeats each value."""
+    ones = [size for size in table["given"] if size > 1]
+    return max((size for size in table["made"] if size in ones and table["made"].count(size) > 1), default=0)
+
+
+def _samples(story: Story, event: Event, rank: int) -> Iterator[int]:
+    """How many samples the step had: what the model was given, or what the loader gave."""
+    fed = event.fields.get("fed")
+    if isinstance(fed, list) and fed:
+        yield from map(int, fed[: 2 if len(fed) == 3 else 1])  # sequences may come with time first
+    for batch in story.events("batch", rank):
+        if batch.step == event.step:
+            yield whole(batch.fields.get("samples"))
 
 
 _DOUBLE = Mistake(
