@@ -56,6 +56,9 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  that the loss depends on], table {op, given, made (shapes of a result with a value for every two
                  samples), fixed (shape of the other operand), apart (roundings from a sum of a row and a column),
                  depth} or None                                    of the graph behind a loss
+    swallowed    traced (calls), sites [{type, kind (its nearest class of Python's own), message, at (file:line),
+                 function, raised_in (the Python module that raised), brick, times, calls (of the function, there)}]
+                 exceptions out of the user's own code in a forward that went on to its backward
     held         optimizer, tensors, held (not found cleared before any backward of the step), zeroed (zero_grad
                  calls since the last such event), updates (since then)
     applied      optimizer, coefficient, before, after, tensors, scale, blocks [[brick, coefficient]] where they differ
