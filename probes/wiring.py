@@ -9,11 +9,12 @@ nothing inside a compiled or checkpointed part is seen.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
-from brickprof.capture import graph
+from brickprof.capture import graph, models
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
@@ -44,26 +45,56 @@ class WiringProbe(Probe):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._looks = 0
+        self._placeless = False
+        """Whether a first attention was seen that is not told where its tokens stand."""
+        self._tables: dict[str, bool] = {}
+        """Modules that hold a table and no weights, by path, and whether they ran: rotations, places."""
+        self._handles: list[Any] = []
+
+    def step_begin(self, step: int) -> None:
+        if self._placeless and not self._handles and self.session.on.full and self._looks < _MOST_LOOKS:
+            for model in self.session.models:
+                root = model.root()
+                for raw, module in root.named_modules() if root is not None and not models.compiled(root) else ():
+                    if _is_table(module):
+                        self._tables[path := model.path(raw)] = False
+                        self._handles.append(module.register_forward_pre_hook(partial(self._ran, path)))
+
+    def _ran(self, path: str, _module: Any, _args: Any) -> None:
+        self._tables[path] = True
+
+    def _unhook(self) -> None:
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            handle.remove()
+
+    def compiling(self, module: Any) -> None:
+        self._unhook()
+
+    def close(self) -> None:
+        self._unhook()
 
     def backward_begin(self, losses: Any, upstream: Any) -> None:
         session = self.session
+        idle = [path for path, ran in self._tables.items() if not ran] if self._handles else []
+        self._unhook()
         if self._looks >= _MOST_LOOKS or not session.on.full or session.steps.backwards > 1 or hands_off():
             return
         start = time.perf_counter_ns()
         self._looks += 1
         for loss in losses[:1]:
-            self._look(graph.nodes(loss, _MOST_NODES))
+            self._look(graph.nodes(loss, _MOST_NODES), idle)
         session.spend("full", time.perf_counter_ns() - start)
 
-    def _look(self, nodes: list[graph.Node]) -> None:
+    def _look(self, nodes: list[graph.Node], idle: list[str]) -> None:
         tokens = _tokens(nodes)
         if not tokens:
             return
         reached = _reached(nodes, {id(each.node) for each in tokens})
         for each in tokens:
-            self._tell(each, [node for node in nodes if _over_places(node, each, reached)][:_MOST_ATTENTIONS])
+            self._tell(each, [node for node in nodes if _over_places(node, each, reached)][:_MOST_ATTENTIONS], idle)
 
-    def _tell(self, tokens: _Tokens, attentions: list[graph.Node]) -> None:
+    def _tell(self, tokens: _Tokens, attentions: list[graph.Node], idle: list[str]) -> None:
         session, step = self.session, self.session.step
         bricks = [graph.owner(_keys(node), session.book) for node in attentions]
         seen = [part for node in attentions for part in (_sees_next(node, tokens), _placeless(node, tokens))]
@@ -87,9 +118,16 @@ class WiringProbe(Probe):
                     for brick, at in zip(bricks, range(0, len(shares), 2), strict=True)
                 ],
             }
-            session.fact("wiring", fields, step=step, wanted=True)
+            self._placeless = self._placeless or (shares[1:2] == [1.0])
+            session.fact("wiring", fields | ({"idle": idle} if idle else {}), step=step, wanted=True)
 
         session.readback.read(torch.cat([part.float() for part in parts]), arrived)
+
+
+def _is_table(module: torch.nn.Module) -> bool:
+    """Buffers of numbers, and no weights: what a rotation or a table of places holds."""
+    buffers = [b for b in module.buffers(recurse=False) if b.is_floating_point() and b.numel() >= _SHORTEST]
+    return bool(buffers) and next(module.parameters(recurse=False), None) is None
 
 
 def _tokens(nodes: list[graph.Node]) -> list[_Tokens]:

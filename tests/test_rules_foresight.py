@@ -182,3 +182,33 @@ def test_no_tokens_is_no_verdict(tmp_path: Path) -> None:
     model = nn.Linear(4, 2)
     loss = lambda: F.cross_entropy(model(torch.randn(8, 4)), torch.randint(2, (8,)))  # noqa: E731
     assert judged(tmp_path, loss, model).verdict is Verdict.NOT_EVALUATED
+
+
+@pytest.mark.parametrize("called", [True, False])
+def test_a_rotation_that_is_built_and_never_called(called: bool, tmp_path: Path) -> None:
+    class Rotary(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            angle = torch.outer(torch.arange(PLACES), 10.0 ** -torch.arange(0, 1, 2 / (WIDTH // 2)))
+            self.register_buffer("cos", angle.cos().repeat(1, 2))
+            self.register_buffer("sin", angle.sin().repeat(1, 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            a, b = x.chunk(2, -1)
+            return x * self.cos + torch.cat([-b, a], -1) * self.sin
+
+    rotary = Rotary()
+
+    def mix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k = (rotary(q), rotary(k)) if called else (q, k)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    model = Model(mix, places=False)
+    model.place.requires_grad_(False)
+    model.rotary = rotary
+    result = judged(tmp_path, next_token(model), model, foresight.Places)
+    if called:
+        assert result.verdict is Verdict.PASS
+        return
+    (found,) = result.violations
+    assert (found.severity, found.cause, found.brick) == (Severity.WARNING, "silent-fallback", "rotary")

@@ -7,6 +7,7 @@ ahead; PASS where the mask was seen to be closed. Models that are not asked for 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from brickprof.contracts.schema import Contract
@@ -60,7 +61,8 @@ class Places:
         blind = [event for event, share in shares if share > contract.threshold("same")]
         if len(blind) < len(shares):
             return outcomes.held(contract, "equal tokens have other keys at other places")
-        return outcomes.broken(contract, [_placeless(story, blind)])
+        found = _placeless(story, blind)
+        return outcomes.broken(contract, [_never_applied(found, blind) or found])
 
 
 def next_token(story: Story, rank: int) -> tuple[str, ...]:
@@ -71,10 +73,15 @@ def next_token(story: Story, rank: int) -> tuple[str, ...]:
 
 
 def _asked(event: Event, agreement: float) -> int | None:
-    """How many places ahead of the input the target lies; None where no shift, or more than one, explains it."""
+    """How many places ahead of the input the target lies; None where no shift, or more than one, explains it.
+
+    Where the next token explains it, the next token is meant: lines that repeat themselves agree at other shifts too.
+    """
     shares = {pair[0]: number(pair[1]) or 0.0 for pair in _pairs(event.fields.get("shifts"))}
     if not shares:
         return None
+    if shares.get(1, 0.0) >= agreement and shares.get(0, 0.0) < 0.9:
+        return 1
     best = max(shares, key=lambda shift: shares[shift])
     others = [share for shift, share in shares.items() if shift != best]
     return best if shares[best] >= agreement and max(others, default=0.0) < 0.9 * shares[best] else None
@@ -149,6 +156,24 @@ def _placeless(story: Story, blind: list[Event]) -> Violation:
         first.step, first.step, brick, "block", first.rank, proof,
         {"question": "Does the model know the order of its tokens?"},
         action="Add positions (rotary, learned or sinusoidal), unless a model without them is meant.", static=True,
+    )  # fmt: skip
+
+
+def _never_applied(found: Violation, blind: list[Event]) -> Violation | None:
+    """The tables that would tell the places are there, and nothing calls the modules that hold them."""
+    looks = [event for event in blind if event.fields.get("idle")]
+    if not looks:
+        return None
+    paths = [str(path) for path in looks[0].fields["idle"]]
+    finding = (
+        f"{paths[0]} holds a table, and the forward does not call it: "
+        "a path around it is taken, and the model learns without places."
+    )
+    proof = (*found.evidence[:2], looks[0].id)
+    return replace(
+        found, severity=Severity.WARNING, brick=paths[0], evidence=proof, cause="silent-fallback", certainty=0.75,
+        explains=_FOLLOWS, whys=(Because("Is there nothing that could tell it?", finding, paths[0], proof),),
+        action=f"Call {paths[0]} on queries and keys on every path, the fast one too.",
     )  # fmt: skip
 
 
