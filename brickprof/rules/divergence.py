@@ -114,7 +114,11 @@ def _restless(story: Story, rank: int, moves: Moves, losses: Track, contract: Co
     if not enough or not curve.comparable or float(early.min()) < contract.threshold("restless"):
         return None
     start = float(np.median(losses.values[:3]))
-    meanwhile = float(np.median(losses.values[1 : 2 * _EARLY]))
+    meantime = losses.values[1 : 2 * _EARLY + 1]
+    meanwhile = float(np.median(meantime))
+    third = len(meantime) // 3
+    if curves.slope(meantime) < -3 or np.median(meantime[-third:]) < 0.93 * np.median(meantime[:third]):
+        return None  # it falls, large updates or not
     end = float(np.median(losses.values[-max(3, len(losses) // 4) :]))
     if start <= 0 or meanwhile < contract.threshold("meanwhile") * start or end < contract.threshold("learnt") * start:
         return None
