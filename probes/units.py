@@ -18,7 +18,7 @@ from brickprof.capture.probe import Probe
 from brickprof.capture.surroundings import hands_off
 
 _KINDS = {"Relu": "ReLU", "Tanh": "Tanh", "Sigmoid": "Sigmoid", "Threshold": "ReLU"}
-_MOST_NODES = 1500
+_MOST_NODES = 4000
 _MOST_ACTIVATIONS = 64
 _MOST_ELEMENTS = 1 << 17
 _ROWS = 128

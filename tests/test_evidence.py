@@ -592,3 +592,16 @@ def test_what_the_model_was_given_is_seen_with_a_loss_written_by_hand(tmp_path: 
     seen = found(recorded(tmp_path, body), "targets")
     assert len({each["input"] for each in seen}) == len(seen) == 4
     assert all(each["rows"] == 8 and each["fingerprint"] is None for each in seen)
+
+
+def test_no_graph_is_held_after_its_backward_began(tmp_path: Path) -> None:
+    from brickprof.capture import graph
+
+    held = []
+
+    def body() -> None:
+        model = Classifier()
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 4, each=lambda *_: held.append(len(graph._walked)))
+
+    recorded(tmp_path, body)
+    assert held == [0, 0, 0, 0]

@@ -16,6 +16,7 @@ _LATE = 1 << 62
 _SEARCH = 10
 _UNKNOWN = object()
 _names: dict[type, tuple[str, ...]] = {}
+_walked: list[tuple[Any, int, list[Node]]] = []
 
 
 class Node(NamedTuple):
@@ -31,8 +32,24 @@ class Node(NamedTuple):
 
 
 def nodes(loss: torch.Tensor, most: int) -> list[Node]:
-    """Up to ``most`` nodes, those nearest to the loss first found, sorted from the first operation to the last."""
+    """Up to ``most`` nodes, those nearest to the loss first found, sorted from the first operation to the last.
+
+    Several probes look at the same graph: it is walked once, and let go with ``forget``.
+    """
     start = loss.grad_fn
+    for known, limit, found in _walked:
+        if known is start and limit == most:
+            return found
+    _walked.append((start, most, found := _walk(start, most)))
+    return found
+
+
+def forget() -> None:
+    """Lets go of every graph that was walked: nodes keep activations alive."""
+    _walked.clear()
+
+
+def _walk(start: Any, most: int) -> list[Node]:
     queue: deque[tuple[Any, int]] = deque([(start, 0)] if start is not None else [])
     seen: set[Any] = {start}
     found: list[Node] = []

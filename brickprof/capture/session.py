@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from brickprof.bricks import Brick, Kind
-from brickprof.capture import models
+from brickprof.capture import graph, models
 from brickprof.capture.book import Book, owned
 from brickprof.capture.cadence import LOOKS, NOTHING, Cadence
 from brickprof.capture.census import Census
@@ -217,6 +217,7 @@ class Session:
         if self.census.due or not self.models:
             self._guarded("models", self.census.want_leaves, losses)
         self.emit("backward_begin", losses, upstream)
+        graph.forget()
 
     def pass_backward(self, losses: Sequence[torch.Tensor], upstream: Any) -> bool:
         """A backward in a step that nobody looks at; False when there is more to it than one loss."""
