@@ -19,7 +19,7 @@ from brickprof.cli import app, doctor
 from brickprof.cli.app import main
 from brickprof.cli.zoo import MARK
 from brickprof.errors import UsageError
-from brickprof.reference import zoo
+from brickprof.reference import causes, zoo
 from brickprof.reference.keeper import Keeper, command
 from brickprof.reference.score import CRASHED, JUDGED, LOST, SKIPPED, TIMED_OUT, Outcome, judge, right_place
 from brickprof.reference.tally import tally
@@ -463,6 +463,13 @@ def test_specimens_of_ones_own(tmp_path):
     assert list(zoo.elsewhere(tmp_path)) == ["mine"]
     with pytest.raises(UsageError, match="holds no specimens"):
         zoo.elsewhere(tmp_path / "nothing")
+
+
+def test_scripts_written_blind_state_known_truths():
+    found = zoo.elsewhere(Path(__file__).parent.parent / "benchmarks" / "specimens")
+    assert len(found) >= 70 and sum(each.healthy for each in found.values()) >= 20
+    unknown = {cause for each in found.values() for cause in each.root_causes} - set(causes.CAUSES)
+    assert not unknown
 
 
 def test_the_command_itself_never_loads_torch():
