@@ -27,6 +27,8 @@ _FOLLOWS = frozenset(
      "gradient-decay", "dead-units", "saturated-units", "small-updates"}
 )  # fmt: skip
 _FEWEST = 4
+_KEEPS = 2.0
+"""A matrix that multiplies a signal by no more than this keeps its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,7 @@ def _growing_outputs(story: Story, rank: int, contract: Contract) -> Fault | Non
     return Fault(
         f"outputs grow {per_layer:.2g}x per layer before any update: {sizes[low]:.2g} ({names[0]}) to "
         f"{sizes[high]:.2g} ({names[1]})",
-        _scale_text(story, rank), evidence,
+        _scale_text(_loudest(story, rank)), evidence,
         "Scale weights by their fan-in (kaiming or xavier), and residual branches by 1/sqrt(2 layers).",
         brick=names[1], step=int(grid.steps[0]),
     )  # fmt: skip
@@ -204,22 +206,67 @@ def _in_order(story: Story, grid: Grid) -> list[int]:
     return sorted((place for place in inner if deep[place] is not None), key=lambda place: deep[place] or 0)
 
 
-def _scale_text(story: Story, rank: int) -> str:
-    """The gain of the matrix that is furthest from keeping a signal's size."""
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """By how much a matrix multiplies the size of a signal."""
+
+    factor: float
+    tensor: str
+    brick: str
+    size: float
+    fan_in: int
+
+    @property
+    def text(self) -> str:
+        return (
+            f"{self.tensor} has a standard deviation of {self.size:.3g} at a fan-in of {self.fan_in:,}: it multiplies "
+            f"a signal by about {self.factor:.2g}, where 1 to 2 keeps its size."
+        )
+
+
+def _loudest(story: Story, rank: int) -> Gain | None:
+    """The matrix that is furthest from keeping a signal's size; one whose outputs show it before one that only could.
+
+    The rows of an embedding are looked up, not added up: they are loud only where the same weights also make an output.
+    """
     grid, known = story.grid("weight", rank), shapes(story, rank)
     gains = []
     for place in _matrices(story, grid) if len(grid) else []:
-        fan_in = math.prod(known[grid.tensors[place]][1:])
-        gain = float(grid.rms[0, place]) * math.sqrt(fan_in)
-        if math.isfinite(gain):
-            gains.append((gain, place, fan_in))
-    if not gains:
-        return "The size of the weights was not recorded."
-    gain, place, fan_in = max(gains)
-    return (
-        f"{grid.tensors[place]} has a standard deviation of {float(grid.rms[0, place]):.3g} at a fan-in of {fan_in:,}: "
-        f"it multiplies a signal by about {gain:.2g}, where 1 to 2 keeps its size."
-    )
+        fan_in, size = math.prod(known[grid.tensors[place]][1:]), float(grid.rms[0, place])
+        if math.isfinite(size):
+            brick = story.names.show(grid.bricks[place])
+            gains.append(Gain(size * math.sqrt(fan_in), grid.tensors[place], brick, size, fan_in))
+    outputs = _first_outputs(story, rank)
+    shown = [gain for gain in gains if _shows(gain, story, rank, outputs)]
+    return max(shown or gains, key=lambda gain: gain.factor, default=None)
+
+
+def _first_outputs(story: Story, rank: int) -> dict[str, float]:
+    """The size of each block's output at the first look."""
+    grid = story.grid("activation", rank)
+    if not len(grid) or grid.steps[0] > 2:
+        return {}
+    return {brick.path: float(grid.rms[0, place]) for place, brick in enumerate(grid.bricks)}
+
+
+def _shows(gain: Gain, story: Story, rank: int, outputs: dict[str, float]) -> bool:
+    """Whether a block that holds the matrix, under whatever name, gives outputs beyond the size of a signal."""
+    holders = _names_of(story, rank).get(gain.tensor, {gain.tensor})
+    sizes = [outputs.get(name.rpartition(".")[0], 0.0) for name in holders if "." in name]
+    return gain.factor > _KEEPS and any(size > _KEEPS for size in sizes)
+
+
+def _names_of(story: Story, rank: int) -> dict[str, set[str]]:
+    """By the name of a tensor: all names it goes by."""
+    found: dict[str, set[str]] = {}
+    for event in story.events("tensor", rank):
+        name, first = str(event.fields.get("name", "")), event.fields.get("alias_of")
+        found.setdefault(str(first or name), set()).add(name)
+    return found
+
+
+def _scale_text(gain: Gain | None) -> str:
+    return gain.text if gain is not None else "The size of the weights was not recorded."
 
 
 # -- a first loss far above guessing
@@ -249,11 +296,12 @@ def _high_loss(story: Story, rank: int, first: tuple[Event, float, float] | None
     if not (high or not math.isfinite(value)) or big_inputs or (spread is not None and spread < 2):
         return None
     shown = f", the outputs spread by {spread:.3g}" if spread is not None else ""
+    gain = _loudest(story, rank)
     return Fault(
         f"the first loss is {value:.4g}, and guessing costs {guess:.4g}",
-        f"{_scale_text(story, rank)} Before any update the model is sure of wrong answers{shown}.",
+        f"{_scale_text(gain)} Before any update the model is sure of wrong answers{shown}.",
         (event.id,), "Scale weights by their fan-in (std 0.02 or 1/sqrt(fan-in)); start the last layer small.",
-        brick="", certainty=0.88, step=event.step,
+        brick=gain.brick if gain is not None and gain.factor > _KEEPS else "", certainty=0.88, step=event.step,
     )  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def _data(origin: Anomaly, case: Case) -> Hypothesis:
         cause.supports(text, 4, counted.id)
         cause.whys.append(Why("Where did they come from?", wording.sentence(text), "data", (counted.id,)))
         return cause
-    given = next((event for event in case.story.events("origin", origin.rank) if event.step == origin.step), None)
+    given = _told(origin, case)
     if given is not None and given.fields.get("kind") == "input":
         text = "the first thing in the graph that is not finite was handed to the model"
         # What needs no gradient leaves no node in the graph: a block without weights may have made it of good data.
@@ -126,9 +126,33 @@ def _counts(batch: Event) -> str:
     return " and ".join(f"{count:,} {name}" for name, count in counts.items() if count)
 
 
+def _told(origin: Anomaly, case: Case) -> Event | None:
+    """What was found out about the loss of that step."""
+    return next((event for event in case.story.events("origin", origin.rank) if event.step == origin.step), None)
+
+
+def _module(told: Event | None, case: Case) -> str:
+    """The module that the operation stands in; of one in a model's own code the part that it worked on, if known.
+
+    Where nobody knew yet, the same operation may have broken once more later.
+    """
+    if told is None:
+        return ""
+    names, rank = case.story.names, told.rank
+    alike = [event for event in case.story.events("origin", rank) if _same_operation(event, told)]
+    known = next((event for event in (told, *alike) if whole(event.fields.get("brick"))), None)
+    brick = None if known is None else names.brick(rank, known.fields["brick"])
+    part = None if known is None else names.brick(rank, known.fields.get("given_by"))
+    return names.show(part if brick is not None and not brick.path and part is not None else brick)
+
+
+def _same_operation(event: Event, told: Event) -> bool:
+    return all(event.fields.get(name) == told.fields.get(name) for name in ("op", "kind", "depth", "nodes"))
+
+
 def _narrow_overflow(origin: Anomaly, cause: Hypothesis, violation: Violation, timeline: Timeline, case: Case) -> bool:
     """An operation whose finite arguments were near the end of float16, in a run that computes in float16."""
-    told = next((event for event in case.story.events("origin", origin.rank) if event.step == origin.step), None)
+    told = _told(origin, case)
     if told is None or told.fields.get("kind") != "overflow" or "float16" not in timeline.narrow_outputs:
         return False
     looks = [look for look in told.fields.get("inputs") or () if isinstance(look, dict)]
@@ -140,7 +164,8 @@ def _narrow_overflow(origin: Anomaly, cause: Hypothesis, violation: Violation, t
         f"{operation} overflowed on values up to {largest:,.0f}, and the run computes in float16, which ends at 65,504"
     )
     cause.supports(what, 4, told.id)
-    cause.whys.append(Why("Why there?", wording.sentence(what), violation.brick, cause.evidence))
+    cause.brick = _module(told, case)
+    cause.whys.append(Why("Why there?", wording.sentence(what), cause.brick or violation.brick, cause.evidence))
     return True
 
 
@@ -156,6 +181,8 @@ def _fp16(origin: Anomaly, violation: Violation, timeline: Timeline, case: Case)
         if near is not None and near.value > _FP16_MAX / 8:
             text = f"its output had reached {near.value:,.0f} in step {near.step:,}"
             cause.supports(text, 1, near.evidence)
+        made = _made(origin, case)
+        cause.brick = _module(made, case) if made is not None and made.fields.get("kind") == "overflow" else ""
         cause.whys.append(Why("Why there?", wording.sentence(what), violation.brick, cause.evidence))
     elif dtype == "float16" and origin.stage is Stage.WEIGHTS:
         what = f"{_thing(origin, violation)} is kept in float16, where an optimizer's eps of 1e-8 is zero"
@@ -205,6 +232,7 @@ def _invalid_op(origin: Anomaly, violation: Violation, before: int, case: Case) 
     cause.next_experiment = f"Run step {origin.step} under torch.autograd.detect_anomaly(): it names the operation."
     maker = _maker(origin, case)
     if made is not None:
+        cause.brick = _module(made, case)
         _names_it(cause, made)
     elif maker is not None and origin.stage is Stage.LOSS:
         where = timeline.names.show(timeline.names.brick(origin.rank, maker.fields.get("brick")))
@@ -212,6 +240,8 @@ def _invalid_op(origin: Anomaly, violation: Violation, before: int, case: Case) 
         cause.brick = where
     elif origin.stage is Stage.LOSS:
         _loss_is_first(cause, origin, timeline)
+        told = _told(origin, case)
+        cause.brick = _module(told, case) if told is not None and told.fields.get("kind") == "unknown" else ""
     elif origin.stage in _COMPUTED and origin.details.get("dtype") != "float16":
         where = "output" if origin.stage is Stage.FORWARD else "gradient"
         cause.supports(f"the {where} of {violation.brick} is the first thing that is not finite", 1.5, origin.evidence)
@@ -225,7 +255,7 @@ def _invalid_op(origin: Anomaly, violation: Violation, before: int, case: Case) 
     if cause.support:
         evidence = cause.evidence
         finding = " and ".join(fact.text for fact in cause.support)
-        cause.whys.append(Why("Why there?", wording.sentence(finding), violation.brick, evidence))
+        cause.whys.append(Why("Why there?", wording.sentence(finding), cause.brick or violation.brick, evidence))
     _was_running_away(cause, before, timeline, 1 if made is not None else 2)
     return cause
 
@@ -250,7 +280,9 @@ def _made(origin: Anomaly, case: Case) -> Event | None:
 def _names_it(cause: Hypothesis, made: Event) -> None:
     operation = str(made.fields.get("op") or "an operation").removesuffix("Backward0")
     kind = str(made.fields.get("kind"))
-    text = f"{operation} was the first operation to break, {_OPERATIONS[kind][1]}"
+    near = "on what came out of" if made.fields.get("given_by") else "in"
+    where = f" {near} {cause.brick}" if cause.brick else ""
+    text = f"{operation}{where} was the first operation to break, {_OPERATIONS[kind][1]}"
     inputs = made.fields.get("inputs")
     looks = [look for look in inputs if isinstance(look, dict)] if isinstance(inputs, list) else []
     low = next((found for look in looks if (found := number(look.get("min"))) is not None), None)

@@ -11,6 +11,8 @@ a rate that is right later on, and was not led up to, speaks for the warm-up.
 
 from __future__ import annotations
 
+import numpy as np
+
 from brickprof.contracts.verdicts import Violation
 from brickprof.diagnosis import growth
 from brickprof.diagnosis.case import Case
@@ -21,8 +23,11 @@ from brickprof.diagnosis.series import median
 from brickprof.diagnosis.timeline import Timeline
 from brickprof.rules import wording
 from brickprof.rules.causality import Anomaly, Stage
+from brickprof.rules.layers import shapes
 
 _HANDLED = ("nonfinite", "diverged", "exploding", "not-learning")
+_NOWHERE = "loss"
+"""What a loss is called that broke where no block was looked at."""
 _SMALLER = ((growth.BIG_UPDATE, 3.0), (0.1, 2.0), (0.03, 1.0))
 """Updates as a share of the weights, and how much they speak for the rate where the loss went up."""
 
@@ -35,7 +40,10 @@ def hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
     rate = _learning_rate(violation, before, began, case.timeline)
     if violation.what == "not-learning":
         return [rate] if rate.support else []
-    return [rate, _warmup(violation, before, began, case.timeline), _exploding(violation, before, began, case.timeline)]
+    exploding = _exploding(violation, before, began, case.timeline)
+    if exploding.support and violation.brick == _NOWHERE:
+        _names_the_steepest(exploding, violation.rank, before, case)
+    return [rate, _warmup(violation, before, began, case.timeline), exploding]
 
 
 def last_step(violation: Violation) -> int:
@@ -185,6 +193,33 @@ def _by_depth(cause: Hypothesis, before: int, timeline: Timeline) -> None:
     evidence = (profile.low.evidence, profile.high.evidence)
     cause.supports(text, 1.5, *evidence)
     cause.whys.append(Why("Why are they that large?", wording.sentence(text), profile.high.name, evidence))
+
+
+def _names_the_steepest(cause: Hypothesis, rank: int, before: int, case: Case) -> None:
+    """The matrix that the loss hangs on most, in the last look before in which every gradient was finite."""
+    grads, weights = case.story.grid("grad", rank), case.story.grid("weight", rank)
+    known = shapes(case.story, rank)
+    matrices = [place for place, name in enumerate(grads.tensors) if len(known.get(name, ())) >= 2]
+    sizes = grads.unscaled_l2[:, matrices]
+    looks = np.flatnonzero((grads.steps <= before) & np.isfinite(sizes).all(axis=1))
+    if not matrices or not len(looks) or not len(weights):
+        return
+    look = int(looks[-1])
+    at = max(int(np.searchsorted(weights.steps, grads.steps[look], side="right")) - 1, 0)
+    owns = [weights.place(grads.tensors[place]) for place in matrices]
+    own = np.asarray([np.nan if place is None else weights.l2[at, place] for place in owns])
+    reach = sizes[look] * own
+    if not np.isfinite(reach).any():
+        return
+    most = int(np.nanargmax(reach))
+    place, of = matrices[most], owns[most]
+    text = (
+        f"the loss hangs most on {grads.tensors[place]}: its gradient is {sizes[look, most]:.3g} in step "
+        f"{int(grads.steps[look]):,}, and if it moved by its own size, the loss would move by {reach[most]:.2g}"
+    )
+    cause.brick = case.timeline.names.show(grads.bricks[place])
+    evidence = (grads.evidence(look, place), *(() if of is None else (weights.evidence(at, of),)))
+    cause.whys.append(Why("Which gradients are that large?", wording.sentence(text), cause.brick, evidence))
 
 
 def updates_came_first(cause: Hypothesis, norms: growth.Norms, before: int, timeline: Timeline) -> None:
