@@ -48,7 +48,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     units        brick, activation (ReLU|Tanh|Sigmoid), units, rows, dead (share of units), saturated (share of values)
     wiring       places, rows, shifts [[places ahead, share of targets that are the input token there]], attention
                  [{brick, next (share of scored places that see the next one), placeless (share of equal tokens with
-                 equal keys)}]                                     of embedded tokens whose places are the targets'
+                 equal keys)}], idle [paths of modules that hold tables and did not run, where keys are equal];
+                 of embedded tokens whose places are the targets'
     integrity    looked, backwards, forward, backward, state [tensors that changed, or whose optimizer's memory did,
                  while nobody updated them], made (the sum of the norms that the backwards left), used (by the update)
     breadth      nodes, levels, op, level, most (how often op stands at that level), broad (operations that stand side
