@@ -23,7 +23,7 @@ from brickprof.capture.surroundings import hands_off
 _ELEMENTS = 128
 _MOST_TENSORS = 256
 _MOST_STATES = 64
-_MOST_LOOKS = 8
+_MOST_LOOKS = 6
 _counter = time.perf_counter_ns
 Kept = tuple[torch.Tensor, torch.Tensor]
 """A parameter, and what is kept of it: itself, or a part of its optimizer's memory."""
