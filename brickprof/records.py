@@ -14,7 +14,7 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     losses       steps, micros, values, times     losses of brisk steps whose other facts were not written
     grad         point, tensors, l2, absmax, at, nonfinite [{tensor, nan, inf}], scale, micro, zero [tensors whose
                  gradient is all zero], zeros (how many), missing [trainable tensors without a gradient]
-    clip         norm, max_norm, norm_type, tensors, how (norm|value)
+    clip         norm, max_norm, norm_type, tensors, how (norm|value), late (an update had used the gradients already)
     zero_grad    optimizer | model, to_none
     optimizer    optimizer, lr [per group], skipped, count
     hyperparameters    optimizer, groups          when they first appear and when they change

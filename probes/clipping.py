@@ -22,6 +22,7 @@ class ClippingProbe(Probe):
     def clip_end(self, fields: dict[str, Any], total: torch.Tensor | None) -> None:
         bound = fields["max_norm"]
         told = {**fields, "max_norm": float(bound) if isinstance(bound, (int, float)) else None}
+        told["late"] = self.session.gradients_used
         if total is None or hands_off():
             self.session.fact("clip", {**told, "norm": None})
             return

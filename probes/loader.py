@@ -28,7 +28,7 @@ from brickprof.records import ROLES
 _INPUT = ROLES.index("input")
 _ELEMENTS = 32
 _MOST_TENSORS = 4
-_SLOW_NS = 20_000_000
+_SLOW_NS = 50_000_000
 _EVERY_BATCH = 4096
 _LOOKED_AT = 16_384
 _WHOLE = 1 << 20

@@ -605,3 +605,22 @@ def test_no_graph_is_held_after_its_backward_began(tmp_path: Path) -> None:
 
     recorded(tmp_path, body)
     assert held == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_clipping_knows_whether_it_comes_too_late(late: bool, tmp_path: Path) -> None:
+    def body() -> None:
+        model = Classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x, y = data()
+        for _ in range(4):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            if late:
+                optimizer.step()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            if not late:
+                optimizer.step()
+
+    seen = found(recorded(tmp_path, body), "clip")
+    assert len(seen) == 4 and {each["late"] for each in seen} == {late}

@@ -88,6 +88,8 @@ class Session:
         self.step = 0
         self.fed: weakref.ref[torch.Tensor] | None = None
         """What a model was last given in a forward with gradients."""
+        self.gradients_used = False
+        """Whether an update was made since the last backward."""
         self.ran: set[int] = set()
         """The ids of the models that ran with gradients in this step, where that was seen."""
         self.in_backward = False
@@ -214,6 +216,7 @@ class Session:
         self._trained = self.step + 1
         self.thread = threading.get_ident()  # whoever differentiates is the one that trains
         self.in_backward = True
+        self.gradients_used = False
         if self.census.due or not self.models:
             self._guarded("models", self.census.want_leaves, losses)
         self.emit("backward_begin", losses, upstream)
@@ -266,6 +269,7 @@ class Session:
         if not self.looking and self.steps.optimizer_begins(number):
             self._turn(backwards=self.steps.backwards)
         self.updates[number] = self.updates.get(number, 0) + 1
+        self.gradients_used = True
         if self.looking:
             self.emit("optimizer_end", optimizer)
         self.steps.optimizer_stepped(number)

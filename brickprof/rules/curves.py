@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -98,7 +99,18 @@ def _curve(story: Story, rank: int) -> Curve:
     losses = story.losses(rank)
     finite = losses.finite()
     several, phases = _kinds(story.events("loss", rank), story.names.optimizers(rank))
+    phases = phases or bool(beginnings(story, rank))
     return Curve(finite, several or _opponents(story, rank), phases, len(losses) - len(finite))
+
+
+def beginnings(story: Story, rank: int) -> list[int]:
+    """The steps at which another training began: an optimizer that was built when others had done their work."""
+    made = [event.step for event in story.events("optimizer_created", rank)]
+    last: dict[Any, int] = {}
+    for event in story.events("optimizer", rank):
+        last[event.fields.get("optimizer")] = event.step
+    ends = sorted(last.values())[:-1]
+    return [step for step in made if step > 0 and any(end <= step for end in ends)]
 
 
 def jitter(values: Floats) -> float:

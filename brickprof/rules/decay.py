@@ -59,17 +59,19 @@ def _shrinking(
         return None
     left, last = float(norms[-1] / norms[0]), len(weights) - 1
     shrank = left <= contract.threshold("weights_left") or _forgets(story, one, decay, contract)
-    if share < contract.threshold("decay_share") or not shrank or left >= 1:
+    hard = _forgets(story, one, decay, contract, "decay_rate_of_growing_weights")
+    held_back = left >= 1 and not (hard and _loss_gains_nothing(story, one.rank))
+    if share < contract.threshold("decay_share") or not shrank or held_back:
         return None
     largest = int(np.nanargmax(np.where(np.isfinite(weights.l2[0]), weights.l2[0], -1)))
     evidence = (weights.evidence(0, largest), weights.evidence(last, largest), *one.evidence[-1:])
     return share, left, evidence, int(weights.steps[min(2, last)])
 
 
-def _forgets(story: Story, one: Optimizer, decay: float, contract: Contract) -> bool:
+def _forgets(story: Story, one: Optimizer, decay: float, contract: Contract, limit: str = "decay_rate") -> bool:
     """Whether decoupled decay alone halves the weights within a few dozen updates."""
     rates = story.rates(one.rank, one.number).finite().values
-    return bool(_decoupled(one) and len(rates) and float(np.median(rates)) * decay >= contract.threshold("decay_rate"))
+    return bool(_decoupled(one) and len(rates) and float(np.median(rates)) * decay >= contract.threshold(limit))
 
 
 def _share(story: Story, one: Optimizer, decay: float, weights: Grid, moves: Grid) -> float | None:
@@ -107,13 +109,15 @@ def _too_strong(
 ) -> Violation:
     rate = number(story.rates(one.rank, one.number).finite().values.max()) or math.nan
     kind = "each update takes lr x decay off the weights" if _decoupled(one) else "decay is part of the gradient"
+    done = f"the weights shrank to {left:.0%} of their size"
+    if left >= 1:
+        done = f"each takes {rate * decay:.0%} off the weights, and the loss stands still"
     return Violation(
         CONTRACT, "decay", Severity.ERROR,
-        f"weight decay {decay:g} rules the updates: the weights shrank to {left:.0%} of their size", 0, seen, "",
-        "optimizer", one.rank, evidence,
+        f"weight decay {decay:g} rules the updates: {done}", 0, seen, "", "optimizer", one.rank, evidence,
         {"question": "What moves the weights?", "asked": "What moves the weights?"},
         "weight-decay-too-strong", 0.88, _FOLLOW,
-        (Because("Why do the weights shrink?", wording.sentence(
+        (Because("What does decay do here?", wording.sentence(
             f"{kind} (lr {rate:.3g}, decay {decay:g}): {min(share, 1):.0%} of the usual update"), "", evidence),),
         action=f"Lower weight_decay from {decay:g} to 0.01-0.1 (AdamW) or 1e-4 (SGD, Adam).", static=True,
     )  # fmt: skip

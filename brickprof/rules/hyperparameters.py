@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from brickprof.contracts.schema import Contract
 from brickprof.contracts.spellings import Setting
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.records import Event
-from brickprof.rules import declared, outcomes
+from brickprof.rules import declared, outcomes, ownership
 from brickprof.rules.declared import Optimizer
 from brickprof.rules.names import number
 from brickprof.rules.story import Story
@@ -32,6 +33,11 @@ _DEFAULTS = {
     "lr": (1e-3, 1e-2), "beta1": (0.9,), "beta2": (0.999,), "eps": (1e-8,), "weight_decay": (0.01, 0.0),
     "momentum": (0.0,),
 }  # fmt: skip
+_AS_BUILT: dict[str, dict[str, Any]] = {
+    "Adam": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0},
+    "AdamW": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01},
+}
+"""What torch's constructors give where they are told nothing."""
 _PLAUSIBLE = {"beta1": (0.0, 1.0), "beta2": (0.5, 1.0), "eps": (0.0, 1e-3), "momentum": (0.0, 1.0)}
 """Outside these a key of that name is about something else: a noise schedule's beta, a policy's epsilon."""
 _KINDS = ("sgd", "adamw", "adam", "rmsprop", "adagrad", "adadelta", "nadam", "radam", "adafactor", "lbfgs", "lion")
@@ -223,6 +229,10 @@ def _unlike(live: list[Optimizer], story: Story) -> Iterator[Violation]:
             if one.cls != other.cls or not _models(one, story) & _models(other, story):
                 continue
             if one.pairs()[:1] != other.pairs()[:1] or one.values("eps")[:1] != other.values("eps")[:1]:
+                forgotten = _left_at_defaults(one, other, story) or _left_at_defaults(other, one, story)
+                if forgotten is not None:
+                    yield forgotten
+                    continue
                 text = (
                     f"two {one.cls} of one model differ: betas {_betas(other)} and {_betas(one)}, "
                     f"eps {other.values('eps')[:1]} and {one.values('eps')[:1]}"
@@ -232,6 +242,36 @@ def _unlike(live: list[Optimizer], story: Story) -> Iterator[Violation]:
                     (*other.evidence[-1:], *one.evidence[-1:]), {}, "optimizer-hyperparameters-mismatch", 0.4,
                     action="Build both from the same configuration, if they are meant to be alike.", static=True,
                 )  # fmt: skip
+
+
+def _left_at_defaults(one: Optimizer, other: Optimizer, story: Story) -> Violation | None:
+    """An optimizer with nothing but the library's defaults beside one whose rate, betas and decay were all chosen."""
+    known = _AS_BUILT.get(one.cls)
+    if known is None or not one.groups or not other.groups or len(one.groups) > 1:
+        return None
+    mine, theirs = _settings(one), _settings(other)
+    if mine != known or any(theirs[name] == known[name] for name in ("lr", "betas", "weight_decay")):
+        return None
+    tensors = [story.names.tensor(one.rank, each) for each in sorted(one.tensors)]
+    where, proof = ownership.place(story, tensors), (*one.evidence[-1:], *other.evidence[-1:])
+    symptom = f"the {one.cls} of {where or 'a part of the model'} runs with the library's defaults in everything"
+    finding = (
+        f"Its lr is {known['lr']:g}, its betas {_betas(one)} and its weight decay {known['weight_decay']:g}; that of "
+        "the rest was given other values for all three: this one was built without the configuration."
+    )
+    return Violation(
+        CONTRACT, "hyperparameters", Severity.WARNING, symptom, 0, 0, where, "optimizer", one.rank, proof,
+        {"question": "Do both optimizers run with what was chosen?", "asked": "What do the optimizers run with?"},
+        "optimizer-hyperparameters-mismatch", 0.7, frozenset({"plateau", "not-learning", "slow-learning"}),
+        (Because("How do the two differ?", finding, where, proof),),
+        action="Build both optimizers from the same configuration.", static=True,
+    )  # fmt: skip
+
+
+def _settings(one: Optimizer) -> dict[str, Any]:
+    group = one.groups[0]
+    return {name: spellings.pair(group.get(name)) if name == "betas" else number(group.get(name))
+            for name in ("lr", "betas", "eps", "weight_decay")}  # fmt: skip
 
 
 def _betas(one: Optimizer) -> str:

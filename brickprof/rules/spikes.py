@@ -20,6 +20,7 @@ from brickprof.rules.story import Story
 from brickprof.rules.story.tracks import Floats
 
 CONTRACT = "C-LOSSSPIKE-001"
+_AT_ONCE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,10 @@ class Spikes:
             return ContractResult(CONTRACT, Verdict.VACUOUS, "", limit, "no training was observed")
         found = [curves.curve(story, rank) for rank in story.ranks]
         judged = [curve for curve in found if not curve.several and len(curve) > contract.threshold("window")]
-        violations = [violation for curve in judged if (violation := _violation(curve, contract)) is not None]
+        violations = [
+            violation for curve in judged
+            if (violation := _violation(curve, curves.beginnings(story, curve.track.rank), contract)) is not None
+        ]  # fmt: skip
         if violations and violations[0].severity is not Severity.INFO:
             seen = violations[0].symptom
             return ContractResult(CONTRACT, Verdict.FAIL, seen, limit, seen, tuple(violations[:1]))
@@ -95,8 +99,11 @@ def _jump(curve: Curve, place: int, before: Floats) -> Jump:
     return Jump(place, level, peak, back)
 
 
-def _violation(curve: Curve, contract: Contract) -> Violation | None:
-    found = jumps(curve, contract)
+def _violation(curve: Curve, beginnings: list[int], contract: Contract) -> Violation | None:
+    found = [
+        jump for jump in jumps(curve, contract)
+        if not any(abs(curve.step(jump.place) - begun) <= _AT_ONCE for begun in beginnings)
+    ]  # fmt: skip
     if not found:
         return None
     left = len(curve) - 1 - found[-1].place
