@@ -571,6 +571,17 @@ def test_an_evaluation_that_overruns_the_model() -> None:
     assert judged(forward.EvaluationBuffers, trained).verdict is Verdict.NOT_EVALUATED
 
 
+def test_trainings_one_after_the_other_do_not_jump() -> None:
+    fold = [2.0 * 0.9**step + 0.05 for step in range(60)]
+    made = training(fold * 5)
+    assert not quiet(judged(spikes.Spikes, made))
+    for number, begun in ((1, 60), (2, 120), (3, 180), (4, 240)):
+        made.event("optimizer_created", begun, optimizer=number, cls="Adam", groups=[])
+        for step in range(begun, begun + 60):
+            made.event("optimizer", step, optimizer=number, lr=[1e-3], count=step - begun + 1)
+    assert quiet(judged(spikes.Spikes, made))
+
+
 # -- batches without a loader
 
 

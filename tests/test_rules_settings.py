@@ -655,6 +655,27 @@ def test_a_step_that_came_with_the_weights_ends_the_run_before_it_begins():
     assert "14,500" in found.symptom
 
 
+@pytest.mark.parametrize(
+    ("second", "accused"),
+    [
+        ({"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}, True),
+        ({"lr": 3e-4, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}, False),
+    ],
+    ids=["all defaults", "a rate of its own"],
+)
+def test_a_second_optimizer_that_was_left_at_the_defaults(second, accused):
+    made = Training()
+    made.optimizer(number=0, blocks=("body", "head"), lr=4e-3, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1)
+    made.optimizer(number=1, blocks=("embed",), **second)
+    made.train([4e-3] * 40)
+    made.train([second["lr"]] * 40, optimizer=1)
+    result = judged(made, "C-HYPERPARAMS-001", "hyperparameters")
+    warned = [each for each in result.violations if each.severity is Severity.WARNING]
+    assert bool(warned) is accused
+    if accused:
+        assert warned[0].cause == "optimizer-hyperparameters-mismatch" and warned[0].brick == "embed"
+
+
 def tuned(rates: list[float], parameters: int):
     """Weights of a training of 30 steps go into a new model, which is trained with ``rates``."""
     made = Training()
