@@ -135,7 +135,8 @@ class Stability:
         grads = any(rank.last_finite_grad >= 0 for rank in self._ranks.values())
         skipped = sum(rank.skipped for rank in self._ranks.values())
         if losses or grads or self._samples:
-            observed = f"{wording.count(losses, 'finite loss', 'finite losses')}, nothing non-finite applied"
+            seen = wording.count(losses, "finite loss", "finite losses") if losses else "no loss, finite gradients"
+            observed = f"{seen}, nothing non-finite applied"
             why = f"{wording.count(skipped, 'step')} skipped by the loss scaler" if skipped else ""
             return ContractResult(CONTRACT, Verdict.PASS, observed, "all finite", why)
         if any(rank.optimizers for rank in self._ranks.values()):
