@@ -53,7 +53,7 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     integrity    looked, backwards, forward, backward, state [tensors that changed, or whose optimizer's memory did,
                  while nobody updated them], made (the sum of the norms that the backwards left), used (by the update)
     breadth      nodes, levels, op, level, most (how often op stands at that level), broad (operations that stand side
-                 by side with 16 or more of their kind)            of the graph behind a loss
+                 by side with 16 or more of their kind), brick (that op stands in); of the graph behind a loss
     shapes       nodes, fed (the shape of what the model was given), chain [tensors of the matrix products that lie one
                  behind the other], bent (whether anything that is not linear lies between them), matrices [tensors
                  that the loss depends on], table {op, given, made (shapes of a result with a value for every two

@@ -37,11 +37,17 @@ class BreadthProbe(Probe):
         start = time.perf_counter_ns()
         self._looks += 1
         for loss in losses[:1]:
-            session.fact("breadth", _breadth(graph.nodes(loss, _MOST_NODES)), wanted=True)
+            nodes = graph.nodes(loss, _MOST_NODES)
+            fields, one = _breadth(nodes)
+            brick = session.places.find(loss, nodes, one) if session.places is not None and one is not None else None
+            if brick is not None:
+                fields["brick"] = session.journal.brick(brick)
+            session.fact("breadth", fields, wanted=True)
         session.spend("full", time.perf_counter_ns() - start)
 
 
-def _breadth(nodes: list[graph.Node]) -> dict[str, Any]:
+def _breadth(nodes: list[graph.Node]) -> tuple[dict[str, Any], Any]:
+    """The counts, and one of the operations that are met most often."""
     levels: dict[int, int] = {}
     for node in nodes:  # in the order of the forward: what a node is made from comes before it
         below = (levels.get(id(each), 0) for each, _ in node.function.next_functions if each is not None)
@@ -49,5 +55,6 @@ def _breadth(nodes: list[graph.Node]) -> dict[str, Any]:
     counts = Counter((levels[id(node.function)], node.op) for node in nodes if node.op != "AccumulateGrad")
     (level, op), most = counts.most_common(1)[0] if counts else ((0, ""), 0)
     broad = sum(count for count in counts.values() if count >= _BROAD)
-    return {"nodes": len(nodes), "levels": max(levels.values(), default=0), "op": op, "level": level, "most": most,
-            "broad": broad}  # fmt: skip
+    one = next((n.function for n in nodes if n.op == op and levels[id(n.function)] == level), None)
+    fields = {"nodes": len(nodes), "levels": max(levels.values(), default=0), "op": op, "level": level, "most": most}
+    return fields | {"broad": broad}, one

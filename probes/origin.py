@@ -40,7 +40,7 @@ class OriginProbe(Probe):
         super().__init__(session)
         self._told = 0
         self._not_before = 0
-        self._places = Places(session, self.name)
+        self._places = session.places = Places(session, self.name)
 
     # -- where operations stand
 

@@ -107,3 +107,13 @@ def test_a_step_in_the_middle_is_looked_at_when_asked_for(tmp_path: Path) -> Non
     events = brickprof.load(session.folder).events
     sampled = set(events[(events.kind == "sampled")].step)
     assert {300, 301, 302, 303, 304, 305, 306, 307, 308} <= sampled
+
+
+def test_the_steps_after_a_resume_are_written_down() -> None:
+    cadence = Cadence("standard", 0.01)
+    cadence.stride = dict.fromkeys(cadence.stride, 64)
+    cadence.least = 64
+    cadence.attend(1016)
+    on = [step for step in range(1001, 1024) if cadence.begin(step).facts]
+    assert on == list(range(1001, 1017))
+    assert not cadence.begin(1010).full

@@ -95,6 +95,8 @@ class Cadence:
         self._passed: list[float] = [0.0, 0.0, 0]
         """The same of steps in which nothing was looked at, since the last one that was."""
         self.deep_until = -1
+        self.attentive_until = -1
+        """Until this step the facts of every step are written: something happened that is seldom, and matters."""
         self.planned = range(0) if deep_at is None else range(max(deep_at - 1, 0), deep_at + deep_for)
         """Steps that are captured in full because somebody asked for it."""
         self._floor = 1
@@ -103,12 +105,15 @@ class Cadence:
     def begin(self, step: int) -> Switches:
         """The switches of ``step``."""
         planned = step in self.planned
-        if step % self.least and step > self.deep_until and step >= _EARLIEST and step not in LOOKS and not planned:
+        attentive = step <= self.attentive_until
+        looked = step < _EARLIEST or step in LOOKS or step <= self.deep_until or planned or attentive
+        if step % self.least and not looked:
             return NOTHING
         switches, deep = self.switches, step <= self.deep_until or planned or self.level == "deep"
         for way in WAYS:
             allowed = deep or self.level != "light" or way in _LIGHT
             setattr(switches, way, allowed and (deep or step % self.stride[way] == 0 or self._early(step, way)))
+        switches.facts = switches.facts or attentive
         switches.deep = deep
         return switches
 
@@ -125,6 +130,9 @@ class Cadence:
 
     def escalate(self, until: int) -> None:
         self.deep_until = max(self.deep_until, until)
+
+    def attend(self, until: int) -> None:
+        self.attentive_until = max(self.attentive_until, until)
 
     @property
     def step_ns(self) -> float:

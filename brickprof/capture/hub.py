@@ -149,6 +149,8 @@ def fact(kind: str, fields: dict[str, Any]) -> None:
     for session in tuple(sessions):
         with contextlib.suppress(Exception):
             session.fact(kind, fields, always=True)
+            if kind == "restored":
+                session.attend()
 
 
 _rearm: Factory | None = None

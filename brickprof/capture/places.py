@@ -25,7 +25,7 @@ from brickprof.capture import graph, models
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
 
-MOST_NODES = 1500
+MOST_NODES = 4000
 _MOST_MODULES = 2048
 _MOST_TURNS = 40_000
 _MOST_MAPS = 4

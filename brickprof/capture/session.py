@@ -39,6 +39,8 @@ from brickprof.journal import Journal
 from brickprof.pulse import Pulse
 from brickprof.settings import Settings
 
+_MOST_RECALLS = 12
+_RECALLED = 16
 _LONG_ACCUMULATION = 8
 _BRISK_NS = 50_000_000
 """Steps shorter than this are brisk: only sampled ones are traced."""
@@ -88,6 +90,8 @@ class Session:
         self.step = 0
         self.fed: weakref.ref[torch.Tensor] | None = None
         """What a model was last given in a forward with gradients."""
+        self.places: Any = None
+        """Which module an operation stands in, where a probe has found that out."""
         self.gradients_used = False
         """Whether an update was made since the last backward."""
         self.ran: set[int] = set()
@@ -109,6 +113,7 @@ class Session:
         self._escalations: dict[bool, tuple[int, int]] = {}
         """By whether something was not finite: how often deep capture was switched on, and when it next may be."""
         self._notes: set[str] = set()
+        self._recalls = 0
         self.journal.warm()
         self._step_brick = self.journal.brick(Brick(Kind.STEP, "step"))
         self.trace.step_id = self.trace.new_id()
@@ -198,6 +203,12 @@ class Session:
     def first_forward(self, module: Any) -> None:
         """A module runs for the first time and no optimizer has been built."""
         self._guarded("models", self.census.want, list(module.parameters()))
+
+    def attend(self) -> None:
+        """A state was put back: what the next steps do with it is written down, the first few times."""
+        self._recalls += 1
+        if self._recalls <= _MOST_RECALLS:
+            self.cadence.attend(self.step + _RECALLED)
 
     def forward_begins(self) -> None:
         """A model is about to run with gradients on."""
@@ -306,6 +317,7 @@ class Session:
         if (
             not following % cadence.least
             or following <= cadence.deep_until
+            or following <= cadence.attentive_until
             or not following % 100
             or following in LOOKS
             or following in cadence.planned

@@ -140,6 +140,9 @@ def _directly_inside(inner: Brick, outer: Brick, times: Mapping[Brick, float]) -
 
 def _loop(broad: list[Event], slowest: Brick | None, rank: int, story: Story, contract: Contract) -> Violation:
     first, name = broad[0], story.names.show(slowest) if slowest is not None else ""
+    placed = next((event for event in broad if isinstance(event.fields.get("brick"), int)), None)
+    if placed is not None:
+        name = story.names.show(story.names.brick(rank, placed.fields["brick"]))
     most, nodes, op = (first.fields.get(key) for key in ("most", "nodes", "op"))
     symptom = f"the forward makes {most:,} operations {op} side by side, where one would do"
     share = whole(first.fields.get("broad")) / max(whole(nodes), 1)
