@@ -29,8 +29,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  before), index (position in the epoch), sampler_epoch; of the first tensor of floats: nan, inf, mean,
                  std, absmax, looked (elements)
     criterion    name (cross_entropy|nll|mse|bce|bce_logits|kl_div|l1|...), value (None for reduction none), reduction,
-                 classes, rows, shapes, dtype, grad, training, fed (samples that the model was last given), site,
-                 calls; in some steps, of a few rows:
+                 classes, rows, shapes, dtype, grad, training, fed (samples that the model was last given), made_in
+                 (the module that squashed the input), site, calls; in some steps, of a few rows:
                  input {min, max, absmax, mean, std, finite, nonnegative, constant, sums_to_one, log_distribution},
                  target {dtype, min, max, distinct, finite, ignored, looked}. With grad False: the mean of one
                  loss function over an evaluation pass

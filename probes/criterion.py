@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from brickprof.capture import glance, tensors
+from brickprof.capture import glance, graph, tensors
+from brickprof.capture.places import MOST_NODES
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.sites import caller
@@ -25,6 +26,7 @@ _CLASSES_FIRST = frozenset({"cross_entropy", "nll", "multi_margin"})
 _THOROUGH_STEPS = 8
 _THOROUGH_EVERY = 16
 _MOST_CALLS = 16
+_SQUASHING = ("Softmax", "LogSoftmax", "Sigmoid")
 _TARGETS = 4096
 
 
@@ -51,7 +53,19 @@ class CriterionProbe(Probe):
         thorough = self._calls <= 2 and (
             session.on.full or self._steps <= _THOROUGH_STEPS or self._steps % _THOROUGH_EVERY == 0
         )
-        self._look(call, describe(call) | self._around(), thorough)
+        fields = describe(call) | self._around()
+        if thorough and (maker := self._maker(call)):
+            fields["made_in"] = maker
+        self._look(call, fields, thorough)
+
+    def _maker(self, call: Call) -> int:
+        """The module that squashed what the loss is given, where one did; 0 where none is known."""
+        session, function = self.session, call.input.grad_fn
+        if session.places is None or not call.result.is_cpu or not type(function).__name__.startswith(_SQUASHING):
+            return 0
+        brick = session.places.find(call.result, graph.nodes(call.result, MOST_NODES), function)
+        graph.forget()  # a backward may never come
+        return session.journal.brick(brick) if brick is not None and brick.path else 0
 
     def _around(self) -> dict[str, Any]:
         root = self.session.models[0].root() if self.session.models else None

@@ -391,3 +391,23 @@ def test_a_high_first_loss_names_the_weights_that_made_it(
     story = Story.of(recorded(tmp_path, body))
     result = Initialisation().judge(story, registry.find(Initialisation.contract))
     assert [found.brick for found in result.violations] == ([] if brick is None else [brick]), result
+
+
+def test_what_squashed_the_input_of_the_loss_is_named(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.top = nn.Linear(6, 5), nn.Sequential(nn.Linear(5, 4), nn.Softmax(-1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.top(self.body(x).relu())
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with brickprof.attach(model, optimizer, out=tmp_path) as session:
+        for _ in range(6):
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(16, 6)), torch.randint(4, (16,))).backward()
+            optimizer.step()
+    (finding,) = [each for each in brickprof.diagnose(session.folder).findings if each.root_cause == "double-softmax"]
+    assert finding.brick == "top.1"

@@ -48,7 +48,7 @@ class Criterion:
         for rank in story.ranks:
             for calls in _habits(curves.training_calls(story, rank)):
                 looked += len(calls)
-                violations += _violations(calls, rank, int(contract.threshold("looks")))
+                violations += _violations(story, calls, rank, int(contract.threshold("looks")))
             violations += _by_hand(story, rank, contract)
         if violations:
             return outcomes.broken(contract, violations[:1])
@@ -65,7 +65,7 @@ def _habits(calls: Iterable[Event]) -> Iterator[list[Event]]:
     yield from found.values()
 
 
-def _violations(calls: list[Event], rank: int, looks: int) -> list[Violation]:
+def _violations(story: Story, calls: list[Event], rank: int, looks: int) -> list[Violation]:
     mistake = _mistake(calls, looks)
     if mistake is None:
         return []
@@ -76,10 +76,12 @@ def _violations(calls: list[Event], rank: int, looks: int) -> list[Violation]:
     proof = tuple(event.id for event in calls[:3])
     symptom = f"{shown}{where} {mistake.seen}"
     told = Because(f"What does {shown} make of it?", wording.sentence(mistake.follows), "loss", proof)
+    made_in = next((event.fields["made_in"] for event in calls if isinstance(event.fields.get("made_in"), int)), None)
+    brick = story.names.show(story.names.brick(rank, made_in)) if made_in is not None else "loss"
     return [
         Violation(
             CONTRACT, "loss-input", Severity.ERROR, symptom, calls[0].step, calls[min(looks, len(calls)) - 1].step,
-            "loss", "step", rank, proof,
+            brick, "step", rank, proof,
             {"question": "Is the loss function given what it expects?", "asked": "What does the loss function get?"},
             mistake.cause, mistake.certainty, _FOLLOWS, (told,), (), mistake.action, static=True,
         )
