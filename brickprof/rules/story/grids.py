@@ -87,6 +87,8 @@ class Grid:
     @cached_property
     def unscaled_l2(self) -> Floats:
         """The norms without the loss scale that was on them."""
+        if "scale" not in self._columns:
+            return self.l2
         scale = np.where(np.isfinite(self.scale) & (self.scale > 0), self.scale, 1.0)
         found: Floats = self.l2 / scale
         return found
@@ -141,6 +143,7 @@ class Columns:
     def extend(self, steps: Any, places: Any, columns: dict[str, Any], checksums: Any) -> None:
         """Many samples at once: arrays of equal length; a statistic that nobody measured is left out of ``columns``."""
         floats = {name: np.asarray(values, np.float64) for name, values in columns.items()}
+        floats = {name: values for name, values in floats.items() if not np.isnan(values).all()}
         chunk = (np.asarray(steps, np.int64), np.asarray(places, np.int64), floats, np.asarray(checksums, np.int64))
         self._chunks.append(chunk)
         self._grid = None
