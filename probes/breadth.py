@@ -7,43 +7,27 @@ loop over time makes a deep graph; a loop over rows or groups, which one operati
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import Any
 
-from brickprof.capture import graph
-from brickprof.capture.probe import Probe
-from brickprof.capture.session import Session
-from brickprof.capture.surroundings import hands_off
+import torch
 
-_MOST_LOOKS = 4
-_MOST_NODES = 4000
+from brickprof.capture import graph
+from brickprof.capture.graph_probe import GraphProbe
+
 _BROAD = 16
 
 
-class BreadthProbe(Probe):
+class BreadthProbe(GraphProbe):
     name = "breadth"
-    ways = ("full",)
-    levels = ("standard", "deep")
 
-    def __init__(self, session: Session) -> None:
-        super().__init__(session)
-        self._looks = 0
-
-    def backward_begin(self, losses: Any, upstream: Any) -> None:
+    def look(self, loss: torch.Tensor, nodes: list[graph.Node]) -> None:
         session = self.session
-        if self._looks >= _MOST_LOOKS or not session.on.full or session.steps.backwards > 1 or hands_off():
-            return
-        start = time.perf_counter_ns()
-        self._looks += 1
-        for loss in losses[:1]:
-            nodes = graph.nodes(loss, _MOST_NODES)
-            fields, one = _breadth(nodes)
-            brick = session.places.find(loss, nodes, one) if session.places is not None and one is not None else None
-            if brick is not None:
-                fields["brick"] = session.journal.brick(brick)
-            session.fact("breadth", fields, wanted=True)
-        session.spend("full", time.perf_counter_ns() - start)
+        fields, one = _breadth(nodes)
+        brick = session.places.find(loss, nodes, one) if session.places is not None and one is not None else None
+        if brick is not None:
+            fields["brick"] = session.journal.brick(brick)
+        session.fact("breadth", fields, wanted=True)
 
 
 def _breadth(nodes: list[graph.Node]) -> tuple[dict[str, Any], Any]:

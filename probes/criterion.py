@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from brickprof.capture import glance, graph, tensors
-from brickprof.capture.places import MOST_NODES
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.sites import caller
@@ -26,6 +25,7 @@ _CLASSES_FIRST = frozenset({"cross_entropy", "nll", "multi_margin"})
 _THOROUGH_STEPS = 8
 _THOROUGH_EVERY = 16
 _MOST_CALLS = 16
+_VIEWS = ("View", "Squeeze", "Unsqueeze", "ReshapeAlias", "Select", "Transpose", "Permute")
 _SQUASHING = ("Softmax", "LogSoftmax", "Sigmoid")
 _TARGETS = 4096
 
@@ -60,10 +60,10 @@ class CriterionProbe(Probe):
 
     def _maker(self, call: Call) -> int:
         """The module that squashed what the loss is given, where one did; 0 where none is known."""
-        session, function = self.session, call.input.grad_fn
+        session, function = self.session, _maker_of(call.input)
         if session.places is None or not call.result.is_cpu or not type(function).__name__.startswith(_SQUASHING):
             return 0
-        brick = session.places.find(call.result, graph.nodes(call.result, MOST_NODES), function)
+        brick = session.places.find(call.result, graph.nodes(call.result), function)
         graph.forget()  # a backward may never come
         return session.journal.brick(brick) if brick is not None and brick.path else 0
 
@@ -120,6 +120,14 @@ def describe(call: Call) -> dict[str, Any]:
         "shapes": [list(given.shape), list(target.shape) if isinstance(target, torch.Tensor) else None],
         "dtype": _dtype(given),
     }
+
+
+def _maker_of(tensor: torch.Tensor) -> Any:
+    """The operation that made the values of ``tensor``, whatever shape they were given since."""
+    function = tensor.grad_fn
+    while function is not None and type(function).__name__.startswith(_VIEWS) and function.next_functions:
+        function = function.next_functions[0][0]
+    return function
 
 
 def _plain(call: Call) -> bool:

@@ -101,6 +101,9 @@ class IntegrityProbe(Probe):
         self._tell(_norm(owned(optimizer)))
         self.session.spend("full", _counter() - start)
 
+    def step_end(self, step: int) -> None:
+        self._reset()  # nothing of the model is held beyond its step
+
     def _looking(self) -> bool:
         session = self.session
         return session.on.full and not session.on.deep and self._looks < _MOST_LOOKS and not hands_off()

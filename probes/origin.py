@@ -14,7 +14,7 @@ import torch
 
 from brickprof.bricks import Brick
 from brickprof.capture import graph, tensors
-from brickprof.capture.places import MOST_NODES, Places
+from brickprof.capture.places import Places
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
@@ -75,7 +75,7 @@ class OriginProbe(Probe):
 
     def _find(self, loss: torch.Tensor) -> dict[str, Any]:
         self._places.learn(loss)
-        nodes = graph.nodes(loss, MOST_NODES)
+        nodes = graph.nodes(loss)
         for node in nodes:
             found = self._of(node)
             if found is not None:

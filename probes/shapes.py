@@ -13,20 +13,15 @@ views of values lies between them. What is not known to be linear counts as bent
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 
 from brickprof.capture import graph
-from brickprof.capture.probe import Probe
-from brickprof.capture.session import Session
-from brickprof.capture.surroundings import hands_off
+from brickprof.capture.graph_probe import GraphProbe
 
 Shape = tuple[int, ...]
-_MOST_LOOKS = 4
-_MOST_NODES = 4000
 _SMALLEST = 4
 _CORNER = 8
 _MASK = 256
@@ -77,26 +72,12 @@ class _Chain(NamedTuple):
     bent: bool
 
 
-class ShapesProbe(Probe):
+class ShapesProbe(GraphProbe):
     name = "shapes"
-    ways = ("full",)
-    levels = ("standard", "deep")
 
-    def __init__(self, session: Session) -> None:
-        super().__init__(session)
-        self._looks = 0
-
-    def backward_begin(self, losses: Any, upstream: Any) -> None:
-        session = self.session
-        if self._looks >= _MOST_LOOKS or not session.on.full or session.steps.backwards > 1 or hands_off():
-            return
-        start = time.perf_counter_ns()
-        self._looks += 1
-        for loss in losses[:1]:
-            nodes = graph.nodes(loss, _MOST_NODES)
-            if 0 < len(nodes) < _MOST_NODES:
-                self._tell(nodes)
-        session.spend("full", time.perf_counter_ns() - start)
+    def look(self, loss: torch.Tensor, nodes: list[graph.Node]) -> None:
+        if 0 < len(nodes) < graph.MOST_NODES:
+            self._tell(nodes)
 
     def _tell(self, nodes: list[graph.Node]) -> None:
         session, step = self.session, self.session.step

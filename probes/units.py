@@ -8,17 +8,14 @@ not matter how the activation was written; nothing inside a compiled or checkpoi
 from __future__ import annotations
 
 import math
-import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from brickprof.capture import graph
-from brickprof.capture.probe import Probe
-from brickprof.capture.surroundings import hands_off
+from brickprof.capture.graph_probe import GraphProbe
 
 _KINDS = {"Relu": "ReLU", "Tanh": "Tanh", "Sigmoid": "Sigmoid", "Threshold": "ReLU"}
-_MOST_NODES = 4000
 _MOST_ACTIVATIONS = 64
 _MOST_ELEMENTS = 1 << 17
 _ROWS = 128
@@ -31,28 +28,21 @@ class _Found(NamedTuple):
     rows: int
 
 
-class UnitsProbe(Probe):
+class UnitsProbe(GraphProbe):
     name = "units"
-    ways = ("full",)
-    levels = ("standard", "deep")
+    most_looks = math.inf
 
-    def backward_begin(self, losses: Any, upstream: Any) -> None:
-        session = self.session
-        if not session.on.full or session.steps.backwards > 1 or hands_off():
-            return
-        start = time.perf_counter_ns()
+    def look(self, loss: torch.Tensor, nodes: list[graph.Node]) -> None:
         found: list[_Found] = []
         shares: list[torch.Tensor] = []
-        for loss in losses[:1]:
-            for node in graph.nodes(loss, _MOST_NODES):
-                if node.op in _KINDS and len(found) < _MOST_ACTIVATIONS:
-                    each = self._look(node)
-                    if each is not None:
-                        found.append(each[0])
-                        shares.append(each[1])
+        for node in nodes:
+            if node.op in _KINDS and len(found) < _MOST_ACTIVATIONS:
+                each = self._look(node)
+                if each is not None:
+                    found.append(each[0])
+                    shares.append(each[1])
         if found:
             self._tell(found, torch.stack(shares))
-        session.spend("full", time.perf_counter_ns() - start)
 
     def _look(self, node: graph.Node) -> tuple[_Found, torch.Tensor] | None:
         value = next((value for name, value in graph.saved(node.function) if name == "result"), None)

@@ -8,20 +8,16 @@ nothing inside a compiled or checkpointed part is seen.
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
 from brickprof.capture import graph, models
-from brickprof.capture.probe import Probe
+from brickprof.capture.graph_probe import GraphProbe
 from brickprof.capture.session import Session
-from brickprof.capture.surroundings import hands_off
 
 SHIFTS = (-2, -1, 0, 1, 2)
-_MOST_LOOKS = 4
-_MOST_NODES = 4000
 _MOST_ATTENTIONS = 16
 _ROWS = 8
 _SHORTEST = 4
@@ -37,14 +33,12 @@ class _Tokens(NamedTuple):
     targets: torch.Tensor
 
 
-class WiringProbe(Probe):
+class WiringProbe(GraphProbe):
     name = "wiring"
-    ways = ("full",)
-    levels = ("standard", "deep")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self._looks = 0
+        self._idle: list[str] = []
         self._placeless = False
         """Whether a first attention was seen that is not told where its tokens stand."""
         self._tables: dict[str, bool] = {}
@@ -52,7 +46,7 @@ class WiringProbe(Probe):
         self._handles: list[Any] = []
 
     def step_begin(self, step: int) -> None:
-        if self._placeless and not self._handles and self.session.on.full and self._looks < _MOST_LOOKS:
+        if self._placeless and not self._handles and self.session.on.full and self.looks < self.most_looks:
             for model in self.session.models:
                 root = model.root()
                 for raw, module in root.named_modules() if root is not None and not models.compiled(root) else ():
@@ -75,27 +69,20 @@ class WiringProbe(Probe):
         self._unhook()
 
     def backward_begin(self, losses: Any, upstream: Any) -> None:
-        session = self.session
-        idle = [path for path, ran in self._tables.items() if not ran] if self._handles else []
+        self._idle = [path for path, ran in self._tables.items() if not ran] if self._handles else []
         self._unhook()
-        if self._looks >= _MOST_LOOKS or not session.on.full or session.steps.backwards > 1 or hands_off():
-            return
-        start = time.perf_counter_ns()
-        self._looks += 1
-        for loss in losses[:1]:
-            self._look(graph.nodes(loss, _MOST_NODES), idle)
-        session.spend("full", time.perf_counter_ns() - start)
+        super().backward_begin(losses, upstream)
 
-    def _look(self, nodes: list[graph.Node], idle: list[str]) -> None:
+    def look(self, loss: torch.Tensor, nodes: list[graph.Node]) -> None:
         tokens = _tokens(nodes)
         if not tokens:
             return
         reached = _reached(nodes, {id(each.node) for each in tokens})
         for each in tokens:
-            self._tell(each, [node for node in nodes if _over_places(node, each, reached)][:_MOST_ATTENTIONS], idle)
+            self._tell(each, [node for node in nodes if _over_places(node, each, reached)][:_MOST_ATTENTIONS])
 
-    def _tell(self, tokens: _Tokens, attentions: list[graph.Node], idle: list[str]) -> None:
-        session, step = self.session, self.session.step
+    def _tell(self, tokens: _Tokens, attentions: list[graph.Node]) -> None:
+        session, step, idle = self.session, self.session.step, self._idle
         bricks = [graph.owner(_keys(node), session.book) for node in attentions]
         seen = [part for node in attentions for part in (_sees_next(node, tokens), _placeless(node, tokens))]
         rows, places = tokens.targets.shape

@@ -393,14 +393,16 @@ def test_a_high_first_loss_names_the_weights_that_made_it(
     assert [found.brick for found in result.violations] == ([] if brick is None else [brick]), result
 
 
-def test_what_squashed_the_input_of_the_loss_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_squashed_the_input_of_the_loss_is_named(turned: bool, tmp_path: Path) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.body, self.top = nn.Linear(6, 5), nn.Sequential(nn.Linear(5, 4), nn.Softmax(-1))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.top(self.body(x).relu())
+            made = self.top(self.body(x).relu())
+            return made.unsqueeze(1).squeeze(1) if turned else made
 
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

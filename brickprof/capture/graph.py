@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+MOST_NODES = 4000
 _LATE = 1 << 62
 _SEARCH = 10
 _UNKNOWN = object()
 _names: dict[type, tuple[str, ...]] = {}
-_walked: list[tuple[Any, int, list[Node]]] = []
+_walked: list[tuple[Any, list[Node]]] = []
 
 
 class Node(NamedTuple):
@@ -31,16 +32,16 @@ class Node(NamedTuple):
         return self.name.partition("Backward")[0]
 
 
-def nodes(loss: torch.Tensor, most: int) -> list[Node]:
-    """Up to ``most`` nodes, those nearest to the loss first found, sorted from the first operation to the last.
+def nodes(loss: torch.Tensor) -> list[Node]:
+    """Up to ``MOST_NODES`` nodes, those nearest to the loss first found, sorted from the first operation to the last.
 
     Several probes look at the same graph: it is walked once, and let go with ``forget``.
     """
     start = loss.grad_fn
-    for known, limit, found in _walked:
-        if known is start and limit == most:
+    for known, found in _walked:
+        if known is start:
             return found
-    _walked.append((start, most, found := _walk(start, most)))
+    _walked.append((start, found := _walk(start)))
     return found
 
 
@@ -49,11 +50,11 @@ def forget() -> None:
     _walked.clear()
 
 
-def _walk(start: Any, most: int) -> list[Node]:
+def _walk(start: Any) -> list[Node]:
     queue: deque[tuple[Any, int]] = deque([(start, 0)] if start is not None else [])
     seen: set[Any] = {start}
     found: list[Node] = []
-    while queue and len(found) < most:
+    while queue and len(found) < MOST_NODES:
         function, depth = queue.popleft()
         found.append(Node(function, type(function).__name__, _order(function), depth))
         for following, _ in function.next_functions:

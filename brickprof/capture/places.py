@@ -25,7 +25,6 @@ from brickprof.capture import graph, models
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
 
-MOST_NODES = 4000
 _MOST_MODULES = 2048
 _MOST_TURNS = 40_000
 _MOST_MAPS = 4
@@ -180,7 +179,7 @@ class Places:
         self._losses += 1
         self._due = max(_APART * self._session.step, 1)
         last = _number(loss.grad_fn)
-        nodes = graph.nodes(loss, MOST_NODES)
+        nodes = graph.nodes(loss)
         made = {last - node.order: Place(node.name, trail.of(node.order)) for node in nodes if node.order <= last}
         others = [known for known in self._maps if _ops(known, last) != _ops(made, last)]
         self._maps = [made, *others][:_MOST_MAPS]

@@ -13,7 +13,7 @@ TRUTH = {
     "kind": "silent",
     "contracts": ["C-LOSSFN-001", "FALSIFY-ALBOR-001"],
     "root_causes": ["double-softmax", "loss-input-mismatch"],
-    "bricks": ["softmax", "loss"],
+    "bricks": ["softmax"],
     "first_step": 0,
     "needs": "cpu",
 }

@@ -13,7 +13,7 @@ TRUTH = {
     "kind": "silent",
     "contracts": ["C-LOSSFN-001", "FALSIFY-ALBOR-001"],
     "root_causes": ["loss-input-mismatch", "double-softmax"],
-    "bricks": ["sigmoid", "loss"],
+    "bricks": ["sigmoid"],
     "first_step": 0,
     "needs": "cpu",
 }
