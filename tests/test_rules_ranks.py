@@ -117,6 +117,13 @@ def test_ranks_that_train_alone_are_not_accused():
     assert made.judge(ranks.Together).verdict is Verdict.NOT_EVALUATED
 
 
+def test_gradients_that_vanish_on_both_ranks_do_not_make_them_one_model():
+    made = Pair("")
+    made.step(0, bits=((1, 2),), used=((1.0, 3.0),))
+    made.step(1, bits=((1, 2),), used=((6e-8, 6e-8),))
+    assert made.judge(ranks.Together).verdict is Verdict.NOT_EVALUATED
+
+
 def test_a_sum_is_longer_than_any_mean():
     (violation,) = pair(local=((1.0, 3.0),), used=((3.8, 3.8),)).judge(ranks.Together).violations
     assert (violation.what, violation.severity) == ("gradient-summed", Severity.WARNING)

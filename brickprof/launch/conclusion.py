@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from brickprof.diagnosis import Diagnosis
 
 FAIL_ON = ("never", "error", "warning")
+_PATIENCE = {True: 10.0, False: 2.0}
+"""Seconds the rank that speaks waits for the others to end, by whether its own script ended well: ranks that ended
+well end together; one that failed must leave soon, so that its launcher stops the others."""
+_LOOK_EVERY = 0.05
 _SEVERITIES = {"never": (), "error": ("error",), "warning": ("error", "warning")}
 
 
@@ -30,6 +35,8 @@ def conclude(place: Place, ended: Exit, *, fail_on: str = "never") -> int:
     if not place.speaks and processes.in_run(place.path):
         return ended.code  # a rank that is still running will judge for all
     try:
+        if place.shared:
+            _others_end(place.path, _PATIENCE[ended.code == 0])
         diagnosis, problem = _diagnosed(place.path)
     except KeyboardInterrupt:
         _say(place, f"interrupted while judging the run; it is recorded in {place.shown}.")
@@ -55,6 +62,13 @@ def exit_code(script: int, diagnosis: dict[str, Any], fail_on: str) -> int:
     if script == 0 and any(finding.get("severity") in severe for finding in diagnosis.get("findings", [])):
         return 1
     return script
+
+
+def _others_end(run: Path, patience: float) -> None:
+    """Returns when no process of this machine records into ``run`` any more, or patience is at its end."""
+    until = time.monotonic() + patience
+    while time.monotonic() < until and processes.in_run(run):
+        time.sleep(_LOOK_EVERY)
 
 
 def _diagnosed(folder: Path) -> tuple[Diagnosis, str]:

@@ -20,6 +20,7 @@ Bools = npt.NDArray[np.bool_]
 _SHARDED = ("FSDP", "FullySharded", "DTensor", "DeepSpeed", "Zero", "Pipeline")
 _EQUAL = 1e-5
 """Norms of equal tensors are equal to the bit; this leaves room for another order of summation."""
+_SIZEABLE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,18 @@ class Replicas:
     def together(self) -> bool:
         """Whether the ranks are meant to stay equal: somebody reduces, or they began as equals."""
         began_equal = bool(self.weights) and not self.weights[0].differ.any()
-        agree = any(not look.differ.any() for look in self.gradients)
-        return self.wrapped or self.reduces or began_equal or agree
+        return self.wrapped or self.reduces or began_equal or self._agree
+
+    @property
+    def _agree(self) -> bool:
+        """Whether gradients were equal while they were of some size: near zero, rounding alone makes them equal."""
+        if not self.gradients:
+            return False
+        largest = np.nanmax([np.abs(look.values).max(axis=0) for look in self.gradients], axis=0)
+        return any(
+            not look.differ.any() and bool((np.abs(look.values) > _SIZEABLE * largest).all(axis=0).any())
+            for look in self.gradients
+        )
 
     @property
     def meet_again(self) -> bool:
