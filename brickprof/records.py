@@ -124,6 +124,11 @@ class Event:
     def id(self) -> str:
         return f"event:{self.seq}@{self.rank}"
 
+    @property
+    def moment(self) -> tuple[int, int]:
+        """When it happened. What a device told is written later than that: the order of ``seq`` is another one."""
+        return self.time_ns, self.seq
+
 
 @dataclass(frozen=True, slots=True)
 class Span:

@@ -21,12 +21,13 @@ from torch import nn
 
 from brickprof.bricks import Brick, Kind
 from brickprof.capture import models, tensors
-from brickprof.capture.clock import now
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.survey import Measured, Row, deliver, measure
+from brickprof.capture.tensors import on_host
 from brickprof.capture.trace import PHASE
+from brickprof.clock import now
 from brickprof.records import ROLES
 
 _counter = time.perf_counter_ns
@@ -126,7 +127,7 @@ class BlocksProbe(Probe):
     def look(self, brick: int, output: torch.Tensor, inputs: Any, phase: int) -> None:
         """Is the output finite? Now, for a CPU tensor; some steps later for a CUDA one."""
         sum_ = tensors.total(output)
-        if output.device.type == "cpu":
+        if on_host(output):
             if math.isfinite(sum_.item()):
                 self._broken.discard(brick)
             elif brick not in self._broken:
@@ -184,7 +185,7 @@ class BlocksProbe(Probe):
         """Statistics of one output, in sampled steps."""
         session = self.session
         self._sampled.append(((now(), session.step, max(session.steps.backwards, 0), brick), measure([output])))
-        if output.device.type == "cpu":
+        if on_host(output):
             self._deliver()  # at once: a measurement of a CPU tensor holds the tensor
 
     def _deliver(self) -> None:

@@ -23,6 +23,7 @@ from brickprof.capture.session import Session
 from brickprof.capture.sites import caller
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.taps.losses import Call
+from brickprof.capture.tensors import on_host
 
 _compiling = torch.compiler.is_compiling
 SENSITIVE = (dropout._DropoutNd, batchnorm._BatchNorm)
@@ -60,7 +61,7 @@ class _Mean:
 
     def add(self, call: Call) -> None:
         value = call.result.detach()
-        self.total = self.total + (value.item() if value.is_cpu else value.float())
+        self.total = self.total + (value.item() if on_host(value) else value.float())
         self.calls += 1
         self.rows += call.input.shape[0] if call.input.dim() else 1
 

@@ -22,11 +22,12 @@ import torch
 
 from brickprof.capture import tensors
 from brickprof.capture.book import Entry, owned
-from brickprof.capture.clock import now
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.survey import Row, survey
+from brickprof.capture.tensors import on_host
+from brickprof.clock import now
 from brickprof.records import ROLES
 
 _GRAD = ROLES.index("grad")
@@ -71,7 +72,7 @@ class GradientsProbe(Probe):
 
     def scaling(self, scaler: Any, loss: Any) -> None:
         scale = scaler._scale
-        self._scale = float(scale) if scale is not None and scale.device.type == "cpu" else -1.0
+        self._scale = float(scale) if scale is not None and on_host(scale) else -1.0
 
     def backward_end(self, losses: Sequence[torch.Tensor], ok: bool) -> None:
         self._fresh, self._covered = True, False
@@ -86,7 +87,7 @@ class GradientsProbe(Probe):
 
     def clip_begin(self, parameters: list[torch.Tensor], total: torch.Tensor | None) -> None:
         on = self.session.on
-        free = total is not None and not on.full and total.device.type == "cpu"
+        free = total is not None and not on.full and on_host(total)
         if free and total is not None and not hands_off():
             norm = float(tensors.local(total))
             if math.isfinite(norm):  # the clip event says it: no second event
@@ -148,7 +149,7 @@ class GradientsProbe(Probe):
 
     def _guard(self, watched: list[tuple[Entry, torch.Tensor]], point: str) -> None:
         entries, values = [entry for entry, _ in watched], [value for _, value in watched]
-        exact = values if values[0].device.type == "cpu" else None
+        exact = values if on_host(values[0]) else None
         moment = self._moment(point)
 
         def arrived(host: torch.Tensor) -> None:

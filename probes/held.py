@@ -18,6 +18,7 @@ from brickprof.capture.book import owned
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
+from brickprof.capture.tensors import on_host
 
 _MOST_TENSORS = 64
 _ELEMENTS = 64
@@ -68,9 +69,9 @@ class HeldProbe(Probe):
         """Those of ``parameters`` whose gradient is not zero now."""
         pairs = [(p, tensors.local(p.grad)) for p in parameters if p.grad is not None]
         pairs = [(p, grad) for p, grad in pairs if grad.numel()]
-        if not pairs or (not pairs[0][1].is_cpu and self._looks > _MOST_ON_DEVICE):
+        if not pairs or (not on_host(pairs[0][1]) and self._looks > _MOST_ON_DEVICE):
             return [p for p, _ in pairs]
-        if all(grad.is_cpu for _, grad in pairs):
+        if all(on_host(grad) for _, grad in pairs):
             return [p for p, grad in pairs if bool(tensors.strided(grad, _ELEMENTS).any())]
         found = torch.stack([tensors.strided(grad, _ELEMENTS).any() for _, grad in pairs])
         known = self._mask.get(number)

@@ -17,12 +17,12 @@ import torch
 
 from brickprof.bricks import Brick, Kind
 from brickprof.capture import glance, hub, tensors
-from brickprof.capture.clock import now
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.survey import Row, survey
 from brickprof.capture.trace import PHASE
+from brickprof.clock import now
 from brickprof.records import ROLES
 
 _INPUT = ROLES.index("input")

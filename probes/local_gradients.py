@@ -13,10 +13,10 @@ import torch
 
 from brickprof.capture import tensors
 from brickprof.capture.book import Entry
-from brickprof.capture.clock import now
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
+from brickprof.clock import now
 from brickprof.records import ROLES
 
 _LOCAL = ROLES.index("grad_local")

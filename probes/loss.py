@@ -15,11 +15,12 @@ from typing import Any
 import torch
 
 from brickprof.capture import hub
-from brickprof.capture.clock import now
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.sites import caller
 from brickprof.capture.surroundings import hands_off, host_hands_off
+from brickprof.capture.tensors import on_host
+from brickprof.clock import now
 
 _START = 10
 
@@ -65,34 +66,49 @@ class LossProbe(Probe):
             }
             step = session.step
             self._nonfinite = False
-            session.readback.scalar(value, partial(self._write, fields, step, session.on.facts))
-            if self._nonfinite and loss.is_cpu:
+            session.readback.scalar(value, partial(self._write, fields, step, now(), session.on.facts))
+            if self._nonfinite and on_host(loss):
                 session.emit("loss_broken", loss)
         self._scaled = None
 
     def _keep(self, loss: torch.Tensor) -> bool:
-        """The loss of a step that nobody looks at: one unremarkable number on the host, kept and no more.
+        """The loss of a step that nobody looks at: one unremarkable number, kept and no more.
 
         Short on purpose: in a step of milliseconds this code is in no cache, and each line of it costs.
         """
-        if self._scaled is not None or not loss.is_cpu or loss.numel() != 1 or host_hands_off():
+        if self._scaled is not None or loss.numel() != 1:
+            return False
+        session = self.session
+        if not on_host(loss):
+            if not session.readback.lane.serves(loss) or hands_off():
+                return False
+            self._zeroed = hub.zeroed
+            session.readback.scalar(loss, partial(self._arrived, session.step, session.steps.backwards - 1, now()))
+            return True
+        if host_hands_off():
             return False
         value = loss.item()
         if not -math.inf < value <= self._alarming:  # NaN compares false
             return False
-        session = self.session
         session.pulse.loss = value
         self._zeroed = hub.zeroed
         session.journal.loss(session.step, session.steps.backwards - 1, value, now())
         return True
+
+    def _arrived(self, step: int, micro: int, stamp: int, value: float) -> None:
+        """A loss that was kept on a device is here, some steps later."""
+        if -math.inf < value <= self._alarming:
+            self.session.pulse.loss = value
+            self.session.journal.loss(step, micro, value, stamp)
+        else:
+            self._write({"micro": micro}, step, stamp, False, value)
 
     def _unscaled(self, loss: torch.Tensor) -> tuple[torch.Tensor, float | None]:
         known = self._scaled
         if known is None or known[0]() is not loss:
             return loss.detach(), None
         scale = known[2]._scale
-        on_host = scale is not None and scale.device.type == "cpu"
-        return known[1], float(scale) if on_host else -1.0
+        return known[1], float(scale) if scale is not None and on_host(scale) else -1.0
 
     def _without_value(self, loss: torch.Tensor, site: str) -> None:
         fields = {"value": None, "micro": self.session.steps.backwards - 1, "site": site, "shape": list(loss.shape)}
@@ -102,7 +118,7 @@ class LossProbe(Probe):
         roots = [root for model in self.session.models[:1] if (root := model.root()) is not None]
         return roots[0].training if roots else None
 
-    def _write(self, fields: dict[str, Any], step: int, told: bool, value: float) -> None:
+    def _write(self, fields: dict[str, Any], step: int, stamp: int, told: bool, value: float) -> None:
         session = self.session
         session.pulse.loss = value
         if not math.isfinite(value):
@@ -118,7 +134,7 @@ class LossProbe(Probe):
             session.journal.tell_losses()
             session.fact("loss", {"value": value, **fields}, step=step, wanted=True)
         else:
-            session.journal.loss(step, fields["micro"], value, now())
+            session.journal.loss(step, fields["micro"], value, stamp)
 
     def _learn(self, value: float) -> None:
         """What is alarming: a loss that leaves both its recent size and where it started far behind."""

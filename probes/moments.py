@@ -19,6 +19,7 @@ from brickprof.capture.glance import Array
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
+from brickprof.capture.tensors import on_host
 
 _FIRST = ("exp_avg", "m", "moment1")
 _SECOND = ("exp_avg_sq", "v", "square_avg", "moment2")
@@ -139,7 +140,7 @@ def _is_torchs(optimizer: Any) -> bool:
 
 def _number(value: Any) -> float | None:
     if isinstance(value, torch.Tensor):
-        return float(value) if value.numel() == 1 and value.is_cpu else None
+        return float(value) if value.numel() == 1 and on_host(value) else None
     return float(value) if isinstance(value, (int, float)) else None
 
 

@@ -14,6 +14,7 @@ import torch
 from brickprof.capture import hub
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
+from brickprof.capture.tensors import on_host
 
 _MOST_TENSORS = 2000
 _CHECK_EVERY = 8
@@ -84,7 +85,7 @@ class OptimizersProbe(Probe):
 def _plain(value: Any) -> Any:
     """A hyperparameter as plain data; a device tensor is left unread, since reading it would wait for it."""
     if isinstance(value, torch.Tensor):
-        return float(value) if value.numel() == 1 and value.device.type == "cpu" else str(value.device)
+        return float(value) if value.numel() == 1 and on_host(value) else str(value.device)
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
     if isinstance(value, (bool, int, float, str)) or value is None:

@@ -18,6 +18,7 @@ from brickprof.capture.places import Places
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
+from brickprof.capture.tensors import on_host
 
 _MOST = 4
 _APART = 10
@@ -91,7 +92,7 @@ class OriginProbe(Probe):
         """What ``node`` did wrong, or what it was given that was wrong already."""
         inputs, results = [], []
         for name, value in graph.saved(node.function):
-            if value.is_floating_point() and value.is_cpu and value.layout is torch.strided and value.numel():
+            if value.is_floating_point() and on_host(value) and value.layout is torch.strided and value.numel():
                 look = _look(name, value)
                 if name.startswith(("result", "output")):
                     results.append(look)
@@ -133,7 +134,7 @@ class OriginProbe(Probe):
         return None
 
     def _of_leaf(self, leaf: Any) -> dict[str, Any] | None:
-        if not isinstance(leaf, torch.Tensor) or not leaf.requires_grad or not leaf.is_cpu:
+        if not isinstance(leaf, torch.Tensor) or not leaf.requires_grad or not on_host(leaf):
             return None
         if not tensors.watchable(tensors.local(leaf)):
             return None

@@ -16,6 +16,7 @@ import torch
 from brickprof.capture.book import owned
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
+from brickprof.capture.tensors import on_host
 
 _MOST = 500
 _EVERY_LOOK = 8
@@ -70,7 +71,7 @@ class OwnershipProbe(Probe):
 
     def _moved(self, parameter: torch.Tensor) -> bool:
         """Whether somebody wrote into ``parameter`` since the last look: by its version, on a host by a value too."""
-        host = parameter.device.type == "cpu" and parameter.numel() > 0
+        host = on_host(parameter) and parameter.numel() > 0
         mark = parameter._version, float(parameter.detach().reshape(-1)[0]) if host else None
         before = self._marks.get(id(parameter))
         self._marks[id(parameter)] = mark

@@ -17,6 +17,7 @@ import torch
 from brickprof.capture import hub
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
+from brickprof.capture.tensors import on_host
 
 _MOST = 64
 
@@ -103,4 +104,4 @@ def _is_number(value: Any) -> bool:
 
 
 def _on_host(rate: Any) -> bool:
-    return not isinstance(rate, torch.Tensor) or rate.device.type == "cpu"
+    return not isinstance(rate, torch.Tensor) or on_host(rate)

@@ -20,6 +20,7 @@ import torch
 
 from brickprof.capture import graph
 from brickprof.capture.graph_probe import GraphProbe
+from brickprof.capture.tensors import on_host
 
 Shape = tuple[int, ...]
 _SMALLEST = 4
@@ -349,7 +350,7 @@ def _thinned(node: graph.Node) -> bool:
     ((at, _, _),) = graph.made_from(node.function)
     name = ("self", "other")[1 - at]
     mask = next((value for saved, value in graph.saved(node.function) if saved == name), None)
-    if mask is None or not mask.is_cpu or not mask.is_floating_point() or not mask.is_contiguous():
+    if mask is None or not on_host(mask) or not mask.is_floating_point() or not mask.is_contiguous():
         return False
     values = set(mask.detach().view(-1)[:_MASK].tolist()) - {0.0}
     return len(values) == 1 and min(values) > 1.0

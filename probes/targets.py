@@ -17,6 +17,7 @@ from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.taps.losses import Call
+from brickprof.capture.tensors import on_host
 
 _ELEMENTS = 32
 
@@ -57,7 +58,7 @@ class TargetsProbe(Probe):
 def _readable(tensor: Any) -> bool:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         return False
-    return tensor.device.type == "cpu" and tensor.dim() > 0 and tensor.numel() >= 4 and not tensor.requires_grad
+    return on_host(tensor) and tensor.dim() > 0 and tensor.numel() >= 4 and not tensor.requires_grad
 
 
 def _fingerprint(target: torch.Tensor) -> str:

@@ -15,6 +15,7 @@ from brickprof.capture.models import Model
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
+from brickprof.capture.tensors import on_host
 
 _DECLARED = ("tie_word_embeddings", "tie_weights", "tie_embeddings", "tied", "weight_tying", "tied_embeddings")
 _MOST_PAIRS = 16
@@ -87,6 +88,6 @@ def _declared(root: nn.Module) -> bool | None:
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool | None:
     """None on a device, where comparing would wait for it."""
-    if not (one.is_cpu and other.is_cpu) or one.dtype != other.dtype:
+    if not (on_host(one) and on_host(other)) or one.dtype != other.dtype:
         return None
     return bool(torch.equal(one.detach(), other.detach()))

@@ -19,11 +19,12 @@ import torch
 
 from brickprof.capture import tensors
 from brickprof.capture.book import Entry, owned
-from brickprof.capture.clock import now
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.survey import Row, deliver, measure
+from brickprof.capture.tensors import on_host
+from brickprof.clock import now
 from brickprof.records import ROLES
 
 _WEIGHT, _UPDATE = ROLES.index("weight"), ROLES.index("update")
@@ -85,10 +86,10 @@ class WeightsProbe(Probe):
 
     def _check(self, watched: Watched, step: int, when: str) -> None:
         entries, values = [entry for entry, _ in watched], [value for _, value in watched]
-        on_host = values[0].device.type == "cpu"
+        exact = values if on_host(values[0]) else None
 
         def arrived(host: torch.Tensor) -> None:
-            self._report(entries, host.tolist(), values if on_host else None, step, when)
+            self._report(entries, host.tolist(), exact, step, when)
 
         self.session.readback.read(tensors.guard_norms(values), arrived)
 
@@ -127,7 +128,7 @@ class WeightsProbe(Probe):
         step, stamp, after = session.step, now(), tensors.samples(values)
         arrived: dict[str, Any] = {"bits": [None] * len(entries)}
         self._samples += 1
-        if values[0].device.type == "cpu" or self._samples % _CHECKSUM_EVERY == 1:
+        if on_host(values[0]) or self._samples % _CHECKSUM_EVERY == 1:
             session.readback.read(tensors.checksums(values), lambda host: arrived.update(bits=host.tolist()))
 
         def rows_arrived(rows: list[Row]) -> None:

@@ -16,6 +16,7 @@ import torch
 from brickprof.capture import graph, models
 from brickprof.capture.graph_probe import GraphProbe
 from brickprof.capture.session import Session
+from brickprof.capture.tensors import on_host
 
 SHIFTS = (-2, -1, 0, 1, 2)
 _MOST_ATTENTIONS = 16
@@ -245,7 +246,11 @@ def _placeless(node: graph.Node, tokens: _Tokens) -> torch.Tensor | None:
 
     1 in a first layer means that nothing has told it where a token stands. None where a bias may do that instead.
     """
-    if not node.op.startswith("ScaledDotProduct") or _saved(node, "attn_mask") is not None or not tokens.inputs.is_cpu:
+    if (
+        not node.op.startswith("ScaledDotProduct")
+        or _saved(node, "attn_mask") is not None
+        or not on_host(tokens.inputs)
+    ):
         return None
     key = _saved(node, "key")
     if key is None or key.dim() != 4 or key.shape[0] < tokens.inputs.shape[0]:

@@ -13,7 +13,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "brickprof"
 
-BASE = {"bricks", "errors", "plugins", "pulse", "records", "settings", "text"}
+BASE = {"bricks", "clock", "errors", "plugins", "pulse", "records", "settings", "text"}
 STORE = BASE | {"journal"}
 CAPTURE = STORE | {"capture", "kernels", "probes"}
 READ = STORE | {"logs", "run"}

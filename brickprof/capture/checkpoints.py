@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from brickprof.capture.tensors import on_host
+
 _DEEPEST = 4
 _MOST_ENTRIES = 20_000
 _MOST_KEYS = 40
@@ -154,5 +156,5 @@ def restored_rest(what: str, owner: Any) -> dict[str, Any]:
 
 def _number_of(value: Any) -> float | None:
     if isinstance(value, torch.Tensor):
-        return float(value) if value.numel() == 1 and value.is_cpu else None
+        return float(value) if value.numel() == 1 and on_host(value) else None
     return float(value) if isinstance(value, (int, float)) else None

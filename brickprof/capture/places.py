@@ -24,6 +24,7 @@ from brickprof.bricks import Brick, Kind
 from brickprof.capture import graph, models
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
+from brickprof.capture.tensors import on_host
 
 _MOST_MODULES = 2048
 _MOST_TURNS = 40_000
@@ -173,7 +174,7 @@ class Places:
         """Keeps where the operations behind ``loss`` stand, if its forward was watched."""
         trail = self._trail
         self._pay()
-        if trail is None or not trail.usable or self._losses >= _MOST_LOSSES or not loss.is_cpu:
+        if trail is None or not trail.usable or self._losses >= _MOST_LOSSES or not on_host(loss):
             return
         start = _counter()
         self._losses += 1
@@ -214,7 +215,7 @@ def _modules(model: models.Model) -> Iterator[tuple[str, nn.Module]]:
     """Every module on the host whose calls are made by Python code, with its path."""
     root = model.root()
     weight = next(root.parameters(), None) if root is not None else None
-    if root is None or weight is None or not weight.is_cpu:
+    if root is None or weight is None or not on_host(weight):
         return
     seen: set[int] = set()
     waiting = [("", root)]

@@ -10,91 +10,139 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+
+from brickprof.capture.tensors import on_host
+from brickprof.clock import now
 
 Done = Callable[[torch.Tensor], None]
 _LONGEST = 256
 _SLOTS = 64
+_ENOUGH = 8
 _LITTLE = 4096
 """Larger results are full statistics; smaller ones a norm or a sum per tensor."""
 
 
+class Lane(Protocol):
+    """The way from a device to the host: copies that finish by themselves, in the order of a stream."""
+
+    def serves(self, tensor: torch.Tensor) -> bool: ...
+    def stream(self, tensor: torch.Tensor) -> Any: ...
+    def mark(self, stream: Any) -> Any:
+        """A place in the stream, whose ``query()`` says whether everything before it is done."""
+
+    def buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor: ...
+
+
+class Cuda:
+    def serves(self, tensor: torch.Tensor) -> bool:
+        return tensor.is_cuda
+
+    def stream(self, tensor: torch.Tensor) -> Any:
+        return torch.cuda.current_stream(tensor.device)
+
+    def mark(self, stream: Any) -> Any:
+        event = torch.cuda.Event()
+        event.record(stream)
+        return event
+
+    def buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(numel, dtype=dtype, device="cpu", pin_memory=True)
+
+
 class Readback:
-    def __init__(self, spend: Callable[[str, int], None] = lambda _way, _ns: None) -> None:
+    lane: Lane = Cuda()
+
+    def __init__(
+        self,
+        spend: Callable[[str, int], None] = lambda _way, _ns: None,
+        date: Callable[[int], None] = lambda _ns: None,
+    ) -> None:
         self._spend = spend
-        self._waiting: deque[tuple[Any, torch.Tensor, torch.Tensor, Done]] = deque()
+        self._date = date
+        """Told, before a late value is handed over, when it was taken; 0 afterwards."""
+        self._waiting: deque[tuple[Any, torch.Tensor, torch.Tensor, Done, int]] = deque()
         self._pinned: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
-        self._scalars: list[Callable[[float], None]] = []
-        self._current: torch.Tensor | None = None
+        self._scalars: list[tuple[Callable[[float], None], int]] = []
+        self._page: list[torch.Tensor] = []
+        self._buffers: dict[int, list[torch.Tensor]] = {}
         self._stream: Any = None
         self.dropped = 0
-        self.used = False
-        """Whether any number ever came from a device."""
 
     def read(self, tensor: torch.Tensor, done: Done) -> None:
         """Hands ``tensor``'s values to ``done`` on the host, now or later."""
         tensor = tensor.detach()
-        if tensor.device.type == "cpu":
+        if on_host(tensor):
             done(tensor)
             return
-        if tensor.device.type != "cuda" or len(self._waiting) >= _LONGEST:
-            self.dropped += 1
+        if not self._takes(tensor):
             return
-        self.used = True
         flat = tensor.reshape(-1)
         buffer = self._buffer(flat.numel(), flat.dtype)
         target = buffer[: flat.numel()]
         target.copy_(flat, non_blocking=True)
-        self._wait_for(buffer, target.view(tensor.shape), done, torch.cuda.current_stream(tensor.device))
-
-    def _wait_for(self, buffer: torch.Tensor, values: torch.Tensor, done: Done, stream: Any = None) -> None:
-        event = torch.cuda.Event()
-        event.record(stream)
-        self._waiting.append((event, buffer, values, done))
+        mark = self.lane.mark(self.lane.stream(tensor))
+        self._waiting.append((mark, buffer, target.view(tensor.shape), done, now()))
 
     def scalar(self, value: torch.Tensor, done: Callable[[float], None]) -> None:
-        """One number: at once from a CPU, else with the step's other numbers in a single copy."""
+        """One number: at once from a CPU, else with others in a single page, behind a single mark."""
         value = value.detach()
-        if value.device.type == "cpu":
+        if on_host(value):
             done(value.item())
-        elif value.device.type == "cuda" and len(self._scalars) < _SLOTS and self._stream_of(value):
-            self.used = True
-            # Copied now, in the order of the stream: what the user writes into it later does not show.
-            self._page()[len(self._scalars)].copy_(value.reshape(()), non_blocking=True)
-            self._scalars.append(done)
-        else:
+            return
+        if not self._takes(value):
+            return
+        stream = self.lane.stream(value)
+        if self._scalars and (len(self._scalars) == _SLOTS or stream != self._stream):
+            self.send()  # one mark stands for all numbers of a page, so they come from one stream
+        if not self._page:
+            self._page = self._pages()
+        self._stream = stream
+        # Copied now, in the order of the stream: what the user writes into it later does not show.
+        self._page[1 + len(self._scalars)].copy_(value.reshape(()), non_blocking=True)
+        self._scalars.append((done, now()))
+
+    def _takes(self, tensor: torch.Tensor) -> bool:
+        if not self.lane.serves(tensor):
             self.dropped += 1
+            return False
+        if len(self._waiting) >= _LONGEST:
+            self.poll()
+        if len(self._waiting) >= _LONGEST:
+            self.dropped += 1
+            return False
+        return True
 
     def send(self) -> None:
-        """Marks the place in the stream behind which the step's single numbers have arrived."""
-        scalars, self._scalars = self._scalars, []
-        page, self._current, self._stream = self._current, None, None
-        if not scalars or page is None:
+        """Marks the place in the stream behind which the single numbers so far have arrived."""
+        if not self._scalars:
             return
+        scalars, self._scalars = self._scalars, []
+        page, self._page = self._page[0], []
 
         def arrived(host: torch.Tensor) -> None:
-            for number, done in zip(host[: len(scalars)].tolist(), scalars, strict=True):
+            for number, (done, taken) in zip(host[: len(scalars)].tolist(), scalars, strict=True):
+                self._date(taken)
                 done(number)
 
-        self._wait_for(page, page, arrived)
+        self._waiting.append((self.lane.mark(self._stream), page, page, arrived, 0))
+        self._stream = None
 
-    def _page(self) -> torch.Tensor:
-        if self._current is None:
-            self._current = self._buffer(_SLOTS, torch.float32)
-        return self._current
-
-    def _stream_of(self, value: torch.Tensor) -> bool:
-        """One event stands for all numbers of a step, so they must come from one stream."""
-        stream = torch.cuda.current_stream(value.device)
-        if self._stream is None:
-            self._stream = stream
-        return bool(stream == self._stream)
+    def _pages(self) -> list[torch.Tensor]:
+        """A page and its slots, cut once and used again: cutting one a step costs more than the copy."""
+        page = self._buffer(_SLOTS, torch.float32)
+        return self._buffers.setdefault(page.data_ptr(), [page, *page.unbind()])
 
     @property
     def busy(self) -> bool:
         return bool(self._waiting or self._scalars)
+
+    @property
+    def ripe(self) -> bool:
+        """Whether enough single numbers wait to be worth a mark."""
+        return len(self._scalars) >= _ENOUGH
 
     def poll(self) -> None:
         """Delivers what has arrived, in order."""
@@ -113,11 +161,13 @@ class Readback:
         self._waiting.clear()
 
     def _deliver(self) -> None:
-        _, buffer, values, done = self._waiting.popleft()
+        _, buffer, values, done, taken = self._waiting.popleft()
         start = time.perf_counter_ns()
+        self._date(taken)
         try:
             done(values)
         finally:
+            self._date(0)
             self._pinned[buffer.numel(), buffer.dtype].append(buffer)
             if buffer.numel() > _LITTLE:  # what full statistics cost when they arrive is part of what they cost
                 self._spend("full", time.perf_counter_ns() - start)
@@ -125,4 +175,4 @@ class Readback:
     def _buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         size = 1 << max(4, (numel - 1).bit_length())
         free = self._pinned.setdefault((size, dtype), [])
-        return free.pop() if free else torch.empty(size, dtype=dtype, device="cpu", pin_memory=True)
+        return free.pop() if free else self.lane.buffer(size, dtype)

@@ -27,14 +27,14 @@ from brickprof.capture import graph, models
 from brickprof.capture.book import Book, owned
 from brickprof.capture.cadence import LOOKS, NOTHING, Cadence
 from brickprof.capture.census import Census
-from brickprof.capture.clock import now
 from brickprof.capture.dispatch import Dispatch
 from brickprof.capture.models import Model
 from brickprof.capture.readback import Readback
 from brickprof.capture.steps import StepClock
 from brickprof.capture.surroundings import hands_off
-from brickprof.capture.tensors import local, strided
+from brickprof.capture.tensors import local, on_host, strided
 from brickprof.capture.trace import PHASE, Trace
+from brickprof.clock import now
 from brickprof.journal import Journal
 from brickprof.pulse import Pulse
 from brickprof.settings import Settings
@@ -83,7 +83,7 @@ class Session:
         self.expecting = False
         """Whether a probe wants to be told of the next backward, also in a step that nobody looks at."""
         self.dispatch = Dispatch(self.fact)
-        self.readback = Readback(self.spend)
+        self.readback = Readback(self.spend, self.journal.date)
         self.book = Book(self.journal)
         self.census = Census(self.book, partial(self.fact, always=True), partial(self.emit, "models_found"))
         self.thread = threading.get_ident()
@@ -323,8 +323,6 @@ class Session:
             or following in cadence.planned
         ):
             return False
-        if self.readback.used:
-            return False
         stamp = _counter()
         wall, self._step_started = stamp - self._step_started, stamp
         spent, self._spent = self._spent, 0
@@ -332,6 +330,7 @@ class Session:
         cadence.idled(wall, spent)
         steps.advance()
         self.step = self.trace.step = steps.number
+        self._read_back(stamp)
         if stamp >= self._publish_at:
             self._publish(wall, stamp)
         return True
@@ -343,8 +342,7 @@ class Session:
             self.emit("step_end", self.step)
             self._write_step_span(wall)
             self._learn_costs(spent)
-        if self.readback.busy:
-            self._read_back()
+        self._read_back(self._step_started)
         if not self.looking:
             self.cadence.idled(wall, spent)
         elif self.cadence.end(self.step, wall, spent):
@@ -389,10 +387,14 @@ class Session:
         self.journal.flush()
         os.kill(os.getpid(), signal.SIGINT)
 
-    def _read_back(self) -> None:
+    def _read_back(self, stamp: int) -> None:
+        """Fetches what came from a device: after a step that is looked at, else some steps' numbers together."""
+        readback = self.readback
+        if not (readback.ripe or (readback.busy and (self.looking or stamp >= self._publish_at))):
+            return
         try:
-            self.readback.send()
-            self.readback.poll()
+            readback.send()
+            readback.poll()
         except Exception as error:
             self.failed("readback", error)
 
@@ -448,7 +450,7 @@ class Session:
         for parameter in self.watched()[:4]:
             grad = parameter.grad
             marks.append((parameter._version, id(grad), None if grad is None else grad._version))
-            if parameter.device.type == "cpu":  # this rank's values only: reading a sharded whole is a collective
+            if on_host(parameter):  # this rank's values only: reading a sharded whole is a collective
                 marks.append(strided(local(parameter), 8).tolist())
             else:
                 marks.append(self.steps.total_backwards)

@@ -14,6 +14,7 @@ import torch
 
 from brickprof.capture import tensors
 from brickprof.capture.readback import Readback
+from brickprof.capture.tensors import on_host
 
 
 class Row(NamedTuple):
@@ -50,7 +51,7 @@ def measure(values: Sequence[torch.Tensor], samples: torch.Tensor | None = None)
         tensors.sample_lengths(values),
         tensors.statistics(values),
         tensors.samples(values) if samples is None else samples,
-        values if values[0].device.type == "cpu" else [None] * len(values),
+        values if on_host(values[0]) else [None] * len(values),
     )
 
 

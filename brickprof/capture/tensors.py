@@ -55,6 +55,11 @@ def first_tensor(value: Any) -> Tensor | None:
     return None
 
 
+def on_host(tensor: Tensor) -> bool:
+    """Whether a tensor's values can be read at once; those of a device arrive later (see ``readback``)."""
+    return tensor.is_cpu
+
+
 def total(tensor: Tensor) -> Tensor:
     """A sum that is finite only if every element is (the converse is checked where it matters)."""
     if tensor.dtype is torch.float16 or tensor.dtype is torch.bfloat16:
@@ -69,7 +74,7 @@ def l2_norms(tensors: Sequence[Tensor]) -> Tensor:
 
 def guard_norms(tensors: Sequence[Tensor]) -> Tensor:
     """Norms that show a non-finite element: L2 on a CPU (its inf-norm is 15x slower there), else inf-norm."""
-    return _norms(tensors, 2.0 if tensors[0].device.type == "cpu" else _INFINITY)
+    return _norms(tensors, 2.0 if on_host(tensors[0]) else _INFINITY)
 
 
 def _norms(tensors: Sequence[Tensor], order: float) -> Tensor:
@@ -141,7 +146,7 @@ def statistics(tensors: Sequence[Tensor]) -> Tensor:
 
     On a device each further row would be a launch per tensor: mean and zero fraction come from the sample there.
     """
-    if tensors[0].device.type != "cpu":
+    if not on_host(tensors[0]):
         return torch.stack([l2_norms(tensors).double(), _norms(tensors, _INFINITY).double()])
     pairs = [torch.aminmax(tensor) for tensor in tensors]
     low = torch.stack([pair.min for pair in pairs]).double()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from brickprof import pulse as pulses
-from brickprof.capture.clock import now
+from brickprof.clock import now
 from brickprof.records import PHASES
 
 if TYPE_CHECKING:

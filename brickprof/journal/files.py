@@ -7,13 +7,13 @@ of the system pass through: the journal decides what they mean.
 from __future__ import annotations
 
 import os
-import time
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from brickprof.clock import now
 from brickprof.journal import frames, lines
 from brickprof.journal.frames import Sealed
 
@@ -39,9 +39,9 @@ class EventFile:
         # A counter that a signal handler cannot catch between reading and writing it.
         self._seqs = count(max(first_seq, self._resume()) if self.size else first_seq)
 
-    def append(self, kind: str, step: int, fields: dict[str, Any]) -> int:
+    def append(self, kind: str, step: int, fields: dict[str, Any], time_ns: int = 0) -> int:
         seq = next(self._seqs)
-        line = lines.encode(seq, time.time_ns(), kind, step, fields)
+        line = lines.encode(seq, time_ns or now(), kind, step, fields)
         done = os.write(self.descriptor, line)
         if done != len(line):
             write_all(self.descriptor, line[done:])

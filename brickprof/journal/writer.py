@@ -65,6 +65,7 @@ class Journal:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.alive = True
+        self._as_of = 0
         self.stopped = ""
         self.dropped = {"events": 0, "spans": 0, "samples": 0}
         self._events = EventFile(self.folder / EVENTS, first_seq)
@@ -110,12 +111,16 @@ class Journal:
                 if kind in NOTABLE and len(self._anomalies) < _MOST_ANOMALIES:
                     self._anomalies.add(step)
                 self._step = step
-                return self._events.append(kind, step, fields)
+                return self._events.append(kind, step, fields, self._as_of)
         except OSError as error:
             self._stop(error)
         except Exception:
             self.dropped["events"] += 1
         return -1
+
+    def date(self, time_ns: int) -> None:
+        """Until further notice, events are of ``time_ns``: they happened then and are told only now. 0 ends that."""
+        self._as_of = time_ns
 
     def loss(self, step: int, micro: int, value: float, time_ns: int) -> None:
         """Keeps one bare loss, safe from a kill, and writes those of the last 400 ms as one event."""

@@ -83,10 +83,10 @@ class Cycle:
     def pairs(self) -> list[tuple[Event, list[Event]]]:
         """Each backward with the calls of the loss function that came after the backward before it."""
         found: list[tuple[Event, list[Event]]] = []
-        before = -1
-        for loss in sorted(self.losses, key=lambda event: event.seq):
-            found.append((loss, [given for given in self.criteria if before < given.seq < loss.seq]))
-            before = loss.seq
+        before = (-1, -1)
+        for loss in sorted(self.losses, key=lambda event: event.moment):
+            found.append((loss, [given for given in self.criteria if before < given.moment < loss.moment]))
+            before = loss.moment
         return found
 
     @property
@@ -121,7 +121,7 @@ def _cycles(story: Story, rank: int) -> list[Cycle]:
     for event in story.events("batch", rank):
         if event.step in found:
             found[event.step].batches += 1
-    updates = sorted(event.seq for event in story.events("optimizer", rank))
+    updates = sorted(event.moment for event in story.events("optimizer", rank))
     whole_ones = [cycle for cycle in found.values() if _complete(cycle) and not _updated_within(cycle, updates)]
     return sorted(whole_ones, key=lambda cycle: cycle.step)
 
@@ -131,9 +131,9 @@ def _complete(cycle: Cycle) -> bool:
     return sorted(micros) == list(range(len(micros)))
 
 
-def _updated_within(cycle: Cycle, updates: Sequence[int]) -> bool:
+def _updated_within(cycle: Cycle, updates: Sequence[tuple[int, int]]) -> bool:
     """Whether somebody made an update between two of the backward passes: then they belong to several."""
-    first, last = (edge(event.seq for event in cycle.losses) for edge in (min, max))
+    first, last = (edge(event.moment for event in cycle.losses) for edge in (min, max))
     place = bisect_right(updates, first)
     return place < len(updates) and updates[place] < last
 

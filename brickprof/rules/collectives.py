@@ -117,7 +117,7 @@ def _orphans(said: dict[int, list[Event]], contract: Contract) -> list[Violation
     lost = [event for events in said.values() for event in events if _orphaned(event)]
     if not lost:
         return []
-    first = min(lost, key=lambda event: (event.step, event.seq))
+    first = min(lost, key=lambda event: (event.step, event.moment))
     ranks = sorted({event.rank for event in lost})
     times = wording.count(len(lost), "asynchronous operation")
     symptom = f"{times} on rank {', '.join(map(str, ranks[:4]))} nobody waited for, first {_told(first)}"

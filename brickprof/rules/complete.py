@@ -67,7 +67,7 @@ def _thin(story: Story, rank: int, saves: list[Event], share: float) -> Iterator
     """A file with an optimizer that has made updates and holds hardly a moment."""
     owned = max((len(each.tensors) for each in declared.optimizers(story, rank) if stateful(each)), default=0)
     for event in saves:
-        made = [update for update in story.events("optimizer", rank) if update.seq < event.seq]
+        made = [update for update in story.events("optimizer", rank) if update.moment < event.moment]
         moments = whole(event.fields.get("moments"))
         if event.fields.get("optimizer") and made and owned and moments < share * owned:
             yield Violation(

@@ -77,8 +77,8 @@ def _batches(story: Story, rank: int) -> list[Event]:
 
 def _again(story: Story, batches: list[Event], one: Resume, needed: int) -> tuple[list[Event], list[Event]] | None:
     """The batches after the resume that had stood before it, in the same order, where an epoch was under way."""
-    before = [event for event in batches if event.seq < one.load.seq]
-    after = [event for event in batches if event.seq > one.load.seq][: 4 * needed]
+    before = [event for event in batches if event.moment < one.load.moment]
+    after = [event for event in batches if event.moment > one.load.moment][: 4 * needed]
     if len(before) < needed or len(after) < needed or _epoch_was_over(story, before[-1]):
         return None
     prints = [event.fields.get("fingerprint") for event in before]
@@ -106,7 +106,7 @@ def _from_the_start(story: Story, rank: int, batches: list[Event], one: Resume) 
     loader = next((e for e in story.events("loader", rank) if e.fields.get("train") is not False), None)
     length = number(loader.fields.get("batches")) if loader is not None else None
     keys = " ".join(str(key).lower() for key in one.load.fields.get("keys") or ())
-    after = [event for event in batches if event.seq > one.load.seq]
+    after = [event for event in batches if event.moment > one.load.moment]
     if not one.certain or one.load.step or not length or one.step <= length or "epoch" in keys or not after:
         return None
     counted = one.step % length != 0 and whole(after[0].fields.get("index"), -1) == 0

@@ -47,7 +47,7 @@ def optimizers(story: Story, rank: int) -> list[Optimizer]:
     """The optimizers that made updates on ``rank``, with everything that is known of their groups."""
     found: dict[int, Optimizer] = {}
     events = [*story.events("optimizer_created", rank), *story.events("hyperparameters", rank)]
-    for event in sorted(events, key=lambda each: each.seq):
+    for event in sorted(events, key=lambda each: each.moment):
         at = whole(event.fields.get("optimizer"))
         made = found.setdefault(at, Optimizer(at, rank))
         made.cls = str(event.fields.get("cls") or made.cls)

@@ -110,10 +110,10 @@ def bound_of(event: Event) -> float | None:
 
 
 def late(clip: Event, update: Event | None) -> bool:
-    """Whether clipping came after the update of its step. A norm on a device is written down later than it was made."""
+    """Whether clipping came after the update of its step."""
     if isinstance(clip.fields.get("late"), bool):
         return bool(clip.fields["late"])
-    return update is not None and update.step == clip.step and clip.seq > update.seq and clip.time_ns > update.time_ns
+    return update is not None and update.step == clip.step and clip.moment > update.moment
 
 
 _KINDS = ("clip", "grad", "applied")

@@ -97,7 +97,7 @@ def _strange(row: dict[str, Any], most: float) -> bool:
 def _restored(story: Story, event: Event) -> bool:
     """Whether a file brought the state: then it may well be there before the first update."""
     given = [each for each in story.events("restored", event.rank) if each.fields.get("what") == "optimizer"]
-    return any(each.seq < event.seq for each in given)
+    return any(each.moment < event.moment for each in given)
 
 
 def _rows(event: Event) -> list[dict[str, Any]]:

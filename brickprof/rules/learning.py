@@ -21,6 +21,8 @@ from brickprof.rules.story import Story
 from brickprof.rules.story.tracks import Floats
 
 LEARN, TREND = "C-LEARN-001", "FALSIFY-ALBOR-001"
+_LEAP = 3
+"""Steps that a leap may take."""
 
 
 class Learning:
@@ -171,13 +173,31 @@ def _fallen(curve: Curve, limit: str, contract: Contract) -> ContractResult:
 
 
 def _trend(story: Story, curve: Curve, contract: Contract) -> list[Violation]:
-    if len(curve) < int(contract.threshold("points")) or curve.signed:
+    if curve.signed:
+        return []
+    violation = _leapt(curve, contract)
+    if violation is None and len(curve) < int(contract.threshold("points")):
         return []
     chance = curves.chance(story, curve.track.rank)
-    violation = _above_start(curve, chance, contract)
+    violation = violation or _above_start(curve, chance, contract)
     if violation is None and not curve.several and not curve.phases:
         violation = _lost_again(story, curve, contract) or _plateau(story, curve, chance, contract)
     return [violation] if violation is not None else []
+
+
+def _leapt(curve: Curve, contract: Contract) -> Violation | None:
+    """So far above all that came before, within a few steps, that there is nothing to wait for, unless it came back."""
+    if curve.several or curve.phases or len(curve) < 2:
+        return None
+    leap, highest = contract.threshold("leap"), np.maximum.accumulate(curve.values)
+    usual = np.maximum(highest[np.maximum(np.arange(len(curve)) - _LEAP, 0)], contract.threshold("floor"))
+    places = np.flatnonzero(curve.values > leap * usual)
+    if not len(places) or float(curve.values[places[0] :].min()) <= float(usual[places[0]]) * np.sqrt(leap):
+        return None
+    place = int(places[0])
+    start, level = float(usual[place]), float(curve.values[place])
+    symptom = f"loss leaps from {start:.4g} to {level:.4g} by step {curve.step(place):,}"
+    return _diverged(curve, max(place - _LEAP, 1), place, symptom, Severity.ERROR, {"start": start, "level": level})
 
 
 def _above_start(curve: Curve, chance: Chance | None, contract: Contract) -> Violation | None:

@@ -67,12 +67,12 @@ def resumes(story: Story, rank: int) -> list[Resume]:
     loads = [event for event in story.events("checkpoint", rank) if event.fields.get("op") == "load"]
     found = []
     for place, load in enumerate(loads):
-        until = loads[place + 1].seq if place + 1 < len(loads) else None
+        until = loads[place + 1].moment if place + 1 < len(loads) else None
         one = Resume(load, certain=_certain(story, rank, load), begins=_begins(story, rank, load))
-        for event in _between(story.events("restored", rank), load.seq, until):
+        for event in _between(story.events("restored", rank), load.moment, until):
             one.restored[str(event.fields.get("what", ""))] = event
-        one.update = next(iter(_between(story.events("optimizer", rank), load.seq, until)), None)
-        one.moments = next(iter(_between(story.events("moments", rank), load.seq, until)), None)
+        one.update = next(iter(_between(story.events("optimizer", rank), load.moment, until)), None)
+        one.moments = next(iter(_between(story.events("moments", rank), load.moment, until)), None)
         found.append(one)
     return found
 
@@ -83,15 +83,15 @@ def _begins(story: Story, rank: int, load: Event) -> int:
     return load.step + 1 if any(event.time_ns < load.time_ns for event in losses) else load.step
 
 
-def _between(events: list[Event], first: int, until: int | None) -> list[Event]:
-    return [event for event in events if event.seq > first and (until is None or event.seq < until)]
+def _between(events: list[Event], first: tuple[int, int], until: tuple[int, int] | None) -> list[Event]:
+    return [event for event in events if event.moment > first and (until is None or event.moment < until)]
 
 
 def _certain(story: Story, rank: int, load: Event) -> bool:
     saves = [event for event in story.events("checkpoint", rank) if event.fields.get("op") == "save"]
-    begun = next((event.seq for event in story.events("optimizer", rank)), None)
+    begun = next((event.moment for event in story.events("optimizer", rank)), None)
     ours = any(
-        begun is not None and begun < save.seq < load.seq
+        begun is not None and begun < save.moment < load.moment
         and _one_file(save, load) and _one_model(story, rank, save, load)
         and save.fields.get("step") == load.fields.get("step")
         for save in saves
@@ -102,9 +102,9 @@ def _certain(story: Story, rank: int, load: Event) -> bool:
 
 def _one_model(story: Story, rank: int, save: Event, load: Event) -> bool:
     """Whether the model that the file goes into is as large as the one it was saved from: fine-tuning changes heads."""
-    saved = {e.fields.get("model"): e for e in story.events("model", rank) if e.seq < save.seq}
-    first = next((event.seq for event in story.events("optimizer", rank) if event.seq > load.seq), None)
-    later = [e for e in story.events("model", rank) if e.seq > save.seq and (first is None or e.seq < first)]
+    saved = {e.fields.get("model"): e for e in story.events("model", rank) if e.moment < save.moment}
+    first = next((event.moment for event in story.events("optimizer", rank) if event.moment > load.moment), None)
+    later = [e for e in story.events("model", rank) if e.moment > save.moment and (first is None or e.moment < first)]
     return all(
         saved[name].fields.get("parameters") == event.fields.get("parameters")
         for event in later
@@ -127,7 +127,7 @@ def stateful(one: Optimizer) -> bool:
 
 def rate_before(story: Story, rank: int, load: Event) -> tuple[float, str] | None:
     """The learning rate of the update right before the file was loaded; None where that one was not written down."""
-    events = [event for event in story.events("optimizer", rank) if event.seq < load.seq]
+    events = [event for event in story.events("optimizer", rank) if event.moment < load.moment]
     return _rate(events[-1]) if events and events[-1].step >= load.step - 1 else None
 
 

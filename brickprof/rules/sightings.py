@@ -39,7 +39,7 @@ def in_event(event: Event, names: Names) -> Iterator[Anomaly]:
         if norm is not None and not math.isfinite(norm):
             yield Anomaly(
                 Stage.CLIP, event.step, rank=event.rank, nan=int(math.isnan(norm)), inf=int(math.isinf(norm)),
-                evidence=event.id, order=event.seq, details={"norm": norm},
+                evidence=event.id, order=event.time_ns, details={"norm": norm},
             )  # fmt: skip
     elif event.kind in ("activation", "batch"):
         yield from _counted(event, names)
@@ -63,7 +63,7 @@ def _loss(event: Event) -> Iterator[Anomaly]:
         return
     yield Anomaly(
         Stage.LOSS, event.step, whole(event.fields.get("micro")), event.rank, nan=int(math.isnan(value)),
-        inf=int(math.isinf(value)), numel=1, evidence=event.id, order=event.seq,
+        inf=int(math.isinf(value)), numel=1, evidence=event.id, order=event.time_ns,
         details={name: event.fields.get(name) for name in ("value", "scale", "grad_fn", "dtype", "site")},
     )  # fmt: skip
 
@@ -75,7 +75,7 @@ def _listed(event: Event, names: Names, stage: Stage) -> Iterator[Anomaly]:
             continue
         tensor = names.tensor(event.rank, item.get("tensor"))
         # Without block times, the later a parameter was registered the nearer it is to the loss.
-        order = -tensor.number if stage in (Stage.BACKWARD, Stage.OPTIMIZER) else event.seq
+        order = -tensor.number if stage in (Stage.BACKWARD, Stage.OPTIMIZER) else event.time_ns
         details = {"dtype": tensor.dtype, "trainable": tensor.trainable, "when": event.fields.get("when")}
         # Weights that were broken before a step's own update were broken by the step before it.
         step = event.step - 1 if details["when"] == "before" else event.step
@@ -98,5 +98,5 @@ def _counted(event: Event, names: Names) -> Iterator[Anomaly]:
     details: dict[str, Any] = {name: fields.get(name) for name in ("dtype", "inputs_finite", "absmax")}
     yield Anomaly(
         stage, event.step, whole(fields.get("micro")), event.rank, brick, "", nan, inf,
-        whole(fields.get("numel")), event.id, event.seq, details,
+        whole(fields.get("numel")), event.id, event.time_ns, details,
     )  # fmt: skip

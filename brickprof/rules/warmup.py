@@ -6,6 +6,8 @@ warm-up is declared.
 
 from __future__ import annotations
 
+import math
+
 from brickprof.contracts.spellings import Setting, number
 from brickprof.contracts.verdicts import Because, Severity, Violation
 from brickprof.rules import declared
@@ -31,11 +33,13 @@ def missing(story: Story, rank: int, at: int) -> Violation | None:
         return None
     if declared.resumed_at(story, rank):
         return None
+    asked = declared.only(declared.settings(story), "lr")
+    told = asked is not None and first >= 0.9 * (number(asked.value) or math.inf)
     evidence = tuple(each for each in (setting.source, found.evidence(0), found.evidence(len(found) - 1)) if each)
     symptom = f"the configuration says {setting.key}: {setting.value}, and the first update is made with {first:.3g}"
     return Violation(
         CONTRACT, "schedule", Severity.ERROR, f"{symptom}, the highest rate of the run", 0,
-        int(found.steps[_FEWEST - 1]), "", "optimizer", rank, evidence,
+        int(found.steps[0 if told else _FEWEST - 1]), "", "optimizer", rank, evidence,
         {"question": "Does the warm-up take place?", "asked": "How large was the rate in the first updates?"},
         "warmup-missing", 0.92, _FOLLOW,
         (Because("Why is the first rate the full one?", "Nothing lowered the rate before the first update: no warm-up "

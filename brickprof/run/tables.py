@@ -110,7 +110,7 @@ def events_frame(parts: Iterable[Part]) -> pd.DataFrame:
     """All events, ordered by time; ``fields`` holds what a kind has of its own, as a dict."""
     import pandas as pd
 
-    events = sorted((event for part in parts for event in part.events), key=lambda event: event.time_ns)
+    events = sorted((event for part in parts for event in part.events), key=lambda event: event.moment)
     columns: dict[str, list[Any]] = {
         "rank": [event.rank for event in events],
         "seq": [event.seq for event in events],
@@ -240,7 +240,7 @@ def steps_of(events: Iterable[Event]) -> int:
 
 def _of_kind(parts: Iterable[Part], kind: str) -> list[Event]:
     found = [event for part in parts for event in part.events if event.kind == kind]
-    return sorted(found, key=lambda event: event.time_ns)
+    return sorted(found, key=lambda event: event.moment)
 
 
 def _get(event: Event, name: str, default: Any) -> Any:

@@ -73,7 +73,10 @@ class Story:
             self._span(record)
 
     def _event(self, event: Event) -> None:
-        self._events.setdefault((event.kind, event.rank), []).append(event)
+        told = self._events.setdefault((event.kind, event.rank), [])
+        told.append(event)
+        if len(told) > 1 and event.moment < told[-2].moment:  # a live run: a device told it late
+            told.sort(key=lambda each: each.moment)
         self.names.feed(event)
         if event.rank >= 0 and event.kind in _TRAINING:
             self._steps[event.rank] = max(self._steps.get(event.rank, 0), event.step + 1)
@@ -115,7 +118,7 @@ class Story:
         return max([*whole, self._steps.get(rank, 0)])
 
     def events(self, kind: str, rank: int = 0) -> list[Event]:
-        """The events of one kind on one rank, in the order written. Rank -1 is the launch."""
+        """The events of one kind on one rank, in the order they happened. Rank -1 is the launch."""
         return self._events.get((kind, rank), [])
 
     def first(self, kind: str, rank: int = 0) -> Event | None:
@@ -152,7 +155,7 @@ class Story:
         key = ("|grad|", rank)
         known = self._tracks.get(key)
         if known is None or known[0] != len(events):
-            found = track(sorted(events, key=lambda event: (event.step, event.seq)), _norm, rank)
+            found = track(sorted(events, key=lambda event: (event.step, event.moment)), _norm, rank)
             known = self._tracks[key] = len(events), _largest_of_step(found)
         return known[1]
 
@@ -224,7 +227,7 @@ def _largest(value: Any) -> Any:
 
 
 def _by_seq(events: Iterable[Event]) -> list[Event]:
-    return sorted(events, key=lambda event: event.seq)
+    return sorted(events, key=lambda event: event.moment)
 
 
 def _whole(value: Any) -> int:

@@ -7,6 +7,7 @@ of three hundred tensors are a few matrices of three million numbers, which rule
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,7 +20,10 @@ from brickprof.records import Sample
 
 Floats = npt.NDArray[np.float64]
 STATISTICS = ("numel", "nan", "inf", "absmax", "l2", "mean", "zero_fraction", "ratio", "checksum", "scale")
-_Chunk = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], dict[str, Floats], npt.NDArray[np.int64]]
+Wholes = npt.NDArray[np.int64]
+Source = Floats | Callable[[], Floats]
+"""The values of one statistic, or how to get them: most of them nobody asks for."""
+_Chunk = tuple[Wholes, Wholes, dict[str, Source], Wholes | None]
 _CHECKSUM = STATISTICS.index("checksum")
 
 
@@ -29,23 +33,28 @@ class Grid:
 
     role: str
     rank: int
-    steps: npt.NDArray[np.int64]
+    steps: Wholes
     tensors: tuple[str, ...]
     bricks: tuple[Brick, ...]
-    checksum: npt.NDArray[np.int64]
+    checksum: Wholes
     """Bits of the tensor; -1 where they were not taken."""
-    _rows: npt.NDArray[np.int64]
-    _places: npt.NDArray[np.int64]
-    _columns: dict[str, Floats] = field(repr=False)
+    _cells: tuple[Wholes, Wholes] | None
+    """Row and column of each sample; None where they fill the matrix in its own order."""
+    _columns: dict[str, Source] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def matrix(self, name: str) -> Floats:
         """One statistic of every look and tensor; where a tensor was sampled twice in a step, the last."""
-        made = np.full((len(self.steps), len(self.tensors)), np.nan)
-        if name in self._columns:
-            made[self._rows, self._places] = self._columns[name]
+        shape = len(self.steps), len(self.tensors)
+        if name not in self._columns:
+            return np.broadcast_to(np.nan, shape)
+        values = _values(self._columns[name])
+        if self._cells is None:
+            return values.reshape(shape)
+        made = np.full(shape, np.nan)
+        made[self._cells] = values
         return made
 
     @cached_property
@@ -140,12 +149,9 @@ class Columns:
             self._bricks.append(brick)
         return known
 
-    def extend(self, steps: Any, places: Any, columns: dict[str, Any], checksums: Any) -> None:
-        """Many samples at once: arrays of equal length; a statistic that nobody measured is left out of ``columns``."""
-        floats = {name: np.asarray(values, np.float64) for name, values in columns.items()}
-        floats = {name: values for name, values in floats.items() if not np.isnan(values).all()}
-        chunk = (np.asarray(steps, np.int64), np.asarray(places, np.int64), floats, np.asarray(checksums, np.int64))
-        self._chunks.append(chunk)
+    def extend(self, steps: Wholes, places: Wholes, columns: dict[str, Source], checksums: Wholes | None) -> None:
+        """Many samples at once: columns of equal length; what nobody measured is left out."""
+        self._chunks.append((steps, places, columns, checksums))
         self._grid = None
 
     def grid(self) -> Grid:
@@ -159,31 +165,41 @@ class Columns:
             return
         rows, self._pending = self._pending, []
         steps, places, *statistics = zip(*rows, strict=True)
-        columns = {
-            name: [np.nan if value is None else value for value in values]
+        columns: dict[str, Source] = {
+            name: np.asarray([np.nan if value is None else value for value in values], np.float64)
             for name, values in zip(STATISTICS, statistics, strict=True)
             if name != "checksum" and any(value is not None for value in values)
         }
-        checksums = [-1 if value is None else int(value) for value in statistics[_CHECKSUM]]
-        self.extend(steps, places, columns, checksums)
+        checksums = np.asarray([-1 if value is None else int(value) for value in statistics[_CHECKSUM]], np.int64)
+        self.extend(np.asarray(steps, np.int64), np.asarray(places, np.int64), columns, checksums)
 
     def _made(self) -> Grid:
         self._chunks = [_joined(self._chunks)]
         where, places, columns, sums = self._chunks[0]
         steps, rows = np.unique(where, return_inverse=True)
-        checksum = np.full((len(steps), len(self._tensors)), -1, np.int64)
-        checksum[rows, places] = sums
-        return Grid(
-            self.role, self.rank, steps, tuple(self._tensors), tuple(self._bricks), checksum, rows, places, columns
-        )  # fmt: skip
+        shape = len(steps), len(self._tensors)
+        full = len(rows) == shape[0] * shape[1]
+        ordered = full and bool(np.array_equal(rows * shape[1] + places, np.arange(len(rows))))
+        checksum: Wholes = np.broadcast_to(np.int64(-1), shape)
+        if sums is not None:
+            checksum = np.full(shape, -1, np.int64)
+            checksum[rows, places] = sums
+        cells = None if ordered else (rows, places)
+        return Grid(self.role, self.rank, steps, tuple(self._tensors), tuple(self._bricks), checksum, cells, columns)
+
+
+def _values(source: Source) -> Floats:
+    return source() if callable(source) else source
 
 
 def _joined(chunks: list[_Chunk]) -> _Chunk:
     if len(chunks) == 1:
         return chunks[0]
-    whole = [np.concatenate([np.empty(0, np.int64), *(chunk[at] for chunk in chunks)]) for at in (0, 1, 3)]
+    steps, places = (np.concatenate([np.empty(0, np.int64), *(chunk[at] for chunk in chunks)]) for at in (0, 1))
     names = [name for name in STATISTICS if any(name in chunk[2] for chunk in chunks)]
-    columns = {
-        name: np.concatenate([chunk[2].get(name, np.full(len(chunk[0]), np.nan)) for chunk in chunks]) for name in names
+    columns: dict[str, Source] = {
+        name: np.concatenate([_values(chunk[2].get(name, np.full(len(chunk[0]), np.nan))) for chunk in chunks])
+        for name in names
     }
-    return whole[0], whole[1], columns, whole[2]
+    sums = [chunk[3] if chunk[3] is not None else np.full(len(chunk[0]), -1, np.int64) for chunk in chunks]
+    return steps, places, columns, np.concatenate([np.empty(0, np.int64), *sums])

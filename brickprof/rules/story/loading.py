@@ -6,12 +6,13 @@ seconds as records and a fraction of one as columns.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from brickprof.records import ROLES
-from brickprof.rules.story.grids import STATISTICS
+from brickprof.rules.story.grids import STATISTICS, Source
 
 if TYPE_CHECKING:
     from brickprof.rules.story import Story
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
     from brickprof.run.parts import Part
 
 _MOST_SPANS = 200_000
+_MOST_PAIRS = 10_000_000
+"""Up to here counting is faster than sorting."""
 
 
 def load(story: Story, run: Run) -> None:
     story.run = run
     for part in run.parts:
-        for event in sorted(part.events, key=lambda event: event.time_ns):
+        for event in sorted(part.events, key=lambda event: event.moment):
             story.feed(event)
         _samples(story, part, qualified=run.qualified)
         for span in part.as_spans(part.spans[0].slice(0, _MOST_SPANS)):
@@ -35,39 +38,41 @@ def _samples(story: Story, part: Part, *, qualified: bool) -> None:
     table = part.samples[0]
     if not table.num_rows:
         return
-    roles = _whole(table, "role")
-    bricks, tensors, steps = (_whole(table, name) for name in ("brick", "tensor", "step"))
+    roles = table["role"].fill_null(-1).to_numpy()
     measured = [name for name in STATISTICS if name != "checksum" and table[name].null_count < table.num_rows]
-    columns = {name: _numbers(table, name) for name in measured}
-    checksums = _whole(table, "checksum", -1)
+    known = table["checksum"].null_count < table.num_rows
+    checksums = _whole(table, "checksum", -1) if known else None
     present = np.unique(roles)
     for role in present:
         if not 0 <= role < len(ROLES):
             continue
         mask: Any = slice(None) if len(present) == 1 else roles == role
         kept = story.columns(ROLES[role], part.rank)
-        places = _places(part, kept, tensors[mask], bricks[mask], qualified=qualified)
-        kept.extend(steps[mask], places, {name: values[mask] for name, values in columns.items()}, checksums[mask])
+        places = _places(part, kept, _whole(table, "tensor")[mask], _whole(table, "brick")[mask], qualified=qualified)
+        columns: dict[str, Source] = {name: partial(_numbers, table, name, mask) for name in measured}
+        kept.extend(_whole(table, "step")[mask], places, columns, None if checksums is None else checksums[mask])
 
 
 def _places(part: Part, kept: Any, tensors: Any, bricks: Any, *, qualified: bool) -> Any:
     """The column of each sample: by its tensor's name, or its brick's where it has no tensor of its own."""
     base = int(bricks.max(initial=0)) + 1
-    pairs, inverse = np.unique(tensors * base + bricks, return_inverse=True)
+    keys = tensors * base + bricks
+    countable = keys.min(initial=0) >= 0 and keys.max(initial=0) < _MOST_PAIRS
+    pairs = np.flatnonzero(np.bincount(keys)) if countable else np.unique(keys)
     names = part.names
     columns = []
     for tensor_number, brick_number in (divmod(pair, base) for pair in pairs.tolist()):
         brick = names.brick(brick_number)
         name = names.tensor(tensor_number).shown(qualified=qualified) or brick.name(qualified=qualified)
         columns.append(kept.place(name, brick))
-    return np.asarray(columns, np.int64)[inverse.reshape(-1)]
+    return np.asarray(columns, np.int64)[np.searchsorted(pairs, keys)]
 
 
 def _whole(table: Any, name: str, missing: int = 0) -> Any:
     return table[name].fill_null(missing).to_numpy().astype(np.int64, copy=False)
 
 
-def _numbers(table: Any, name: str) -> Any:
+def _numbers(table: Any, name: str, mask: Any) -> Any:
     import pyarrow as pa
 
-    return table[name].cast(pa.float64()).fill_null(np.nan).to_numpy()
+    return table[name].cast(pa.float64()).fill_null(np.nan).to_numpy()[mask]

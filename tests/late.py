@@ -1,0 +1,55 @@
+"""A device on the host: tensors whose values cannot be read at once and whose copies arrive some time later."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+
+from brickprof.capture import tensors
+from brickprof.capture.readback import Readback
+
+_on_host = tensors.on_host
+
+
+class Mark:
+    def __init__(self, ready: float) -> None:
+        self._ready = ready
+
+    def query(self) -> bool:
+        return time.monotonic() >= self._ready
+
+
+class Lane:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.at = "stream"
+        self.marks = 0
+
+    def serves(self, tensor: torch.Tensor) -> bool:
+        return True
+
+    def stream(self, tensor: torch.Tensor) -> str:
+        return self.at
+
+    def mark(self, stream: str) -> Mark:
+        self.marks += 1
+        return Mark(time.monotonic() + self._seconds)
+
+    def buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(numel, dtype=dtype)
+
+
+def _never(_tensor: torch.Tensor) -> bool:
+    return False
+
+
+def pretend(monkeypatch, seconds: float = 0.01) -> Lane:
+    """From now on every tensor counts as one of a device, and what is read of it arrives after ``seconds``."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("brickprof.", "probes")) and getattr(module, "on_host", None) is _on_host:
+            monkeypatch.setattr(module, "on_host", _never)
+    lane = Lane(seconds)
+    monkeypatch.setattr(Readback, "lane", lane)
+    return lane

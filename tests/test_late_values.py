@@ -1,0 +1,107 @@
+"""Values of a device arrive steps later: nothing is lost, mixed up or waited for."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import late
+import pytest
+import torch
+
+import brickprof
+from brickprof.capture.readback import Readback
+
+STEPS = 600
+
+
+def batches(steps):
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(steps * 8, 6, generator=generator)
+    data = torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True))
+    return torch.utils.data.DataLoader(data, batch_size=8)
+
+
+def trained(tmp_path, *, spoil=-1, loader=True, overhead="0.01%"):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses = []
+    with brickprof.attach(model, optimizer, out=tmp_path, overhead=overhead) as bp:
+        for step, (inputs, targets) in enumerate(batches(STEPS) if loader else tuple(batches(STEPS))):
+            loss = (model(inputs) - targets).square().mean()
+            if step == spoil:
+                loss = loss * math.inf
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            loss.detach().zero_()  # what the script writes into it later is not the loss
+    return brickprof.load(bp.folder), losses
+
+
+@pytest.mark.parametrize("loader", [True, False])
+@pytest.mark.parametrize("overhead", ["0.01%", "50%"])
+@pytest.mark.parametrize("seconds", [0.0, 0.002, 0.05])
+def test_every_loss_arrives_in_its_step(tmp_path, monkeypatch, seconds, overhead, loader):
+    lane = late.pretend(monkeypatch, seconds)
+    run, losses = trained(tmp_path, loader=loader, overhead=overhead)
+    assert run.loss["step"].tolist() == list(range(STEPS))
+    assert run.loss["value"].tolist() == pytest.approx(losses)
+    assert lane.marks > 0
+
+
+def test_losses_of_steps_that_nobody_looks_at_share_their_marks(tmp_path, monkeypatch):
+    lane = late.pretend(monkeypatch, 0.0)
+    before = []
+    keep = Readback.scalar
+
+    def counting(self, value, done):
+        before.append(lane.marks)
+        keep(self, value, done)
+
+    monkeypatch.setattr(Readback, "scalar", counting)
+    trained(tmp_path)
+    shared = [one == other for one, other in itertools.pairwise(before)]
+    assert sum(shared) > STEPS / 3
+
+
+def test_a_broken_loss_is_told_of_the_step_it_broke_in(tmp_path, monkeypatch):
+    late.pretend(monkeypatch, 0.005)
+    run, _ = trained(tmp_path, spoil=533)
+    anomalies = [event for event in run.events.itertuples() if event.kind == "anomaly"]
+    assert anomalies and anomalies[0].step == 533
+    diagnosis = brickprof.diagnose(run)
+    first = diagnosis.findings[0]
+    assert (first.contract, first.first_step) == ("C-TRAINSTABLE-001", 533)
+
+
+def test_numbers_of_two_streams_have_two_marks(monkeypatch):
+    lane = late.pretend(monkeypatch, 0.0)
+    readback, seen = Readback(), []
+    for number in range(6):
+        lane.at = f"stream {number // 3}"
+        readback.scalar(torch.tensor(float(number)), seen.append)
+    readback.send()
+    readback.poll()
+    assert (seen, lane.marks, readback.dropped) == ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], 2, 0)
+
+
+def test_more_numbers_than_a_page_holds_all_arrive(monkeypatch):
+    late.pretend(monkeypatch, 0.0)
+    readback, seen = Readback(), []
+    for number in range(150):
+        readback.scalar(torch.tensor(float(number)), seen.append)
+    readback.send()
+    readback.drain(1.0)
+    assert seen == [float(number) for number in range(150)]
+
+
+def test_what_does_not_arrive_in_time_is_counted(monkeypatch):
+    late.pretend(monkeypatch, 60.0)
+    readback, seen = Readback(), []
+    readback.scalar(torch.tensor(1.0), seen.append)
+    readback.read(torch.ones(3), seen.append)
+    readback.send()
+    readback.drain(0.01)
+    assert (seen, readback.dropped) == ([], 2)
