@@ -20,7 +20,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     hyperparameters    optimizer, groups          when they first appear and when they change
     schedule     schedule, cls, optimizer, lr, count, settings (the first time)
     schedules    schedules, scheduled          at the end: how many there were, how often they were stepped
-    ownership    owned, unowned, moved, idle, outside, frozen [tensors], wished [[path, bool]]     who updates what
+    ownership    owned, unowned, moved, idle, outside, frozen [tensors], wished [[path, bool,
+                 attribute]]                                       who updates what
     unused       optimizers                                        at the end: built and never stepped
     targets      fingerprint (of what a step is to learn; None with a loss written by hand), input (the same of what it
                  learns from), rows, at (where the input lies); on a host

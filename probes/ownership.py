@@ -3,12 +3,13 @@
 Enters: the moment before an update, in sampled steps. Leaves: an ``ownership`` event: trainable tensors that have a
 gradient and no optimizer (``unowned``), which of these moved all the same since the last look (``moved``), owned
 tensors without a gradient (``idle``) or outside every living model (``outside``), owned ones that want no gradient
-(``frozen``), and modules that carry an attribute ``requires_grad``, which freezes and frees nothing (``wished``). At
-the end, an ``unused`` event where optimizers were built and never stepped.
+(``frozen``), and modules that carry an attribute ``requires_grad``, or parameters one that is spelt nearly so, which
+freezes and frees nothing (``wished``). At the end, an ``unused`` event where optimizers were built and never stepped.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from brickprof.capture.session import Session
 from brickprof.capture.tensors import on_host
 
 _MOST = 500
+_MISSPELT = re.compile(r"(require[sd]?|needs?)_?grad(s|ients?)?")
 _EVERY_LOOK = 8
 
 
@@ -83,5 +85,9 @@ class OwnershipProbe(Probe):
             root = model.root()
             for path, module in root.named_modules() if root is not None else ():
                 if "requires_grad" in module.__dict__:
-                    found.append([path, bool(module.__dict__["requires_grad"])])
-        return found[:32]
+                    found.append([path, bool(module.__dict__["requires_grad"]), "requires_grad"])
+            for name, parameter in root.named_parameters() if root is not None else ():
+                attribute = next(filter(_MISSPELT.fullmatch, parameter.__dict__), None)
+                if attribute is not None:
+                    found.append([name, bool(parameter.__dict__[attribute]), attribute])
+        return found[:_MOST]

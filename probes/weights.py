@@ -163,9 +163,10 @@ class WeightsProbe(Probe):
         self, entries: list[Entry], numels: list[int], moved: torch.Tensor, lengths: list[int], stamp: int, step: int
     ) -> None:
         updates, sizes = tensors.segment_norms(moved[0], lengths), tensors.segment_norms(moved[1], lengths)
-        for entry, numel, rms, size in zip(entries, numels, updates, sizes, strict=True):
+        befores = tensors.segment_norms(moved[1] - moved[0], lengths)
+        for entry, numel, rms, size, before in zip(entries, numels, updates, sizes, befores, strict=True):
             ratio = rms / size if size else None
             self.session.journal.sample(
                 (stamp, step, 0, entry.brick, entry.number, _UPDATE, numel, None, None, None,
-                 rms * math.sqrt(numel), None, None, ratio, None, None, None)
+                 rms * math.sqrt(numel), None, None, ratio, None, before * math.sqrt(numel), None)
             )  # fmt: skip

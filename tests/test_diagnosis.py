@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import INF, NAN, Made
 
+import brickprof.diagnosis
+import brickprof.rules
 from brickprof.contracts.verdicts import Severity, Verdict
 from brickprof.diagnosis import Diagnosis, Doctor, Finding, diagnose
 from brickprof.errors import UnreadableInput
@@ -295,6 +300,31 @@ events = st.builds(
     st.integers(0, 10**6),
     st.integers(-1, 1),
 )
+
+
+def _asked_for(pattern):
+    """Every name that a rule or a cause asks events for."""
+    folders = (Path(brickprof.rules.__path__[0]), Path(brickprof.diagnosis.__path__[0]))
+    texts = (path.read_text() for folder in folders for path in folder.rglob("*.py"))
+    return sorted({name for text in texts for name in re.findall(pattern, text)})
+
+
+@pytest.mark.parametrize("value", [[], {}, [[]], [{}], [None], {"a": []}, "x", -1, True, 2**70, math.nan, math.inf])
+def test_no_field_of_any_event_breaks_a_rule(value):
+    names = _asked_for(r'fields\.get\("(\w+)"')
+    broken = []
+    for kind in _asked_for(r'events\("(\w+)"'):
+        made = Made()
+        made.healthy(3)
+        doctor = Doctor()
+        strange = [Event(kind, step, dict.fromkeys(names, value), 100 + step, 10**18 + step) for step in range(3)]
+        for record in [*made.records, *strange]:
+            doctor.feed(record)
+        doctor.diagnosis(None)
+        results = doctor.engine.results()
+        broken += [(kind, result.id, result.why) for result in results if "the rule failed" in result.why]
+        broken += [(kind, note) for note in doctor.engine.notes]
+    assert broken == []
 
 
 @settings(max_examples=150, deadline=None)

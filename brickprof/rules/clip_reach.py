@@ -130,7 +130,7 @@ def _unbounded(
     over = [look for look in told if look.after is not None and look.after > contract.threshold("over") * bound]
     if by_value or not over or (len(over) < contract.threshold("looks") and max(map(_after, over)) < 10 * bound):
         return None
-    measured = [look for look in told if look.after is not None]
+    measured = [look for look in told if look.after and not look.broken]
     ran = [look for look in told if look.clips]
     kind = "never" if not ran else _how(over, ran)
     if kind == "" or (kind != "never" and len(over) < 0.1 * len(measured)):

@@ -196,7 +196,7 @@ def _by_hand(story: Story, rank: int, contract: Contract) -> list[Violation]:
 def _is_crossed(story: Story, event: Event, rank: int, roundings: float) -> bool:
     """One value for each sample, crossed with as many others that are not a table themselves."""
     table = event.fields.get("table")
-    if not isinstance(table, dict):
+    if not isinstance(table, dict) or not all(isinstance(table.get(name), list) for name in ("given", "made")):
         return False
     apart = number(table.get("apart"))
     sure = isinstance(table.get("fixed"), list) or (apart is not None and apart <= roundings)
@@ -206,7 +206,7 @@ def _is_crossed(story: Story, event: Event, rank: int, roundings: float) -> bool
 
 def _samples_of(table: dict[str, Any]) -> int:
     """How often the table repeats each value."""
-    ones = [size for size in table["given"] if size > 1]
+    ones = [size for size in table["given"] if whole(size) > 1]
     return max((size for size in table["made"] if size in ones and table["made"].count(size) > 1), default=0)
 
 

@@ -216,6 +216,8 @@ def _called(story: Story, rank: int, calls: list[Event]) -> Chance | None:
     found = min(classes)
     level = share * math.log(found)
     lowest = min(level, share * _marginal(calls, math.log(found)))
+    if lowest < _SETTLED * level:
+        lowest = level  # the answer stands in the same place by design (the first of many): to know that is no skill
     return Chance(level, found, calls[0].id, lowest) if steady and share > _SETTLED else None
 
 

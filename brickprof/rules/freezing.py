@@ -50,12 +50,13 @@ def _reason(
     story: Story, rank: int, frozen: list[Tensor], events: list[Event]
 ) -> tuple[Severity, float, str, list[Tensor]] | None:
     """What shows that it is a mistake, and of which parameters."""
-    wished = [path for path, want in _wished(events[-1]) if want]
-    inside = [t for t in frozen if any(not path or t.name.startswith(f"{path}.") for path in wished)]
+    wished = {path: name for path, want, name in _wished(events[-1]) if want}
+    inside = [(t, path) for t in frozen for path in wished if not path or f"{t.name}.".startswith(f"{path}.")]
     if inside:
-        path = next(path for path in wished if any(not path or t.name.startswith(f"{path}.") for t in inside))
-        said = f"`{path or 'model'}.requires_grad = True` sets an attribute of a module and frees no parameter"
-        return Severity.ERROR, 0.95, said, inside
+        path = inside[0][1]
+        what = "a parameter" if path == inside[0][0].name else "a module"
+        said = f"`{path or 'model'}.{wished[path]} = True` sets an attribute of {what} and frees no parameter"
+        return Severity.ERROR, 0.95, said, list(dict.fromkeys(t for t, _ in inside))
     if max(declared.updates(story, rank).values(), default=0) < _ENOUGH_UPDATES:
         return None
     owned = [t for t in story.names.tensors(rank) if t.number in story.names.owned(rank) and not t.alias]
@@ -123,11 +124,11 @@ def _violation(
     )  # fmt: skip
 
 
-def _wished(event: Event) -> Iterator[tuple[str, bool]]:
+def _wished(event: Event) -> Iterator[tuple[str, bool, str]]:
     listed: Any = event.fields.get("wished")
     for item in listed if isinstance(listed, list) else ():
-        if isinstance(item, list) and len(item) == 2:
-            yield str(item[0]), bool(item[1])
+        if isinstance(item, list) and len(item) in (2, 3):
+            yield str(item[0]), bool(item[1]), str(item[2]) if len(item) == 3 else "requires_grad"
 
 
 def _numbers(event: Event) -> list[int]:

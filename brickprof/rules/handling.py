@@ -43,6 +43,11 @@ class Look:
         return self.applieds[0] if len(self.applieds) == 1 else None
 
     @property
+    def broken(self) -> bool:
+        """Whether gradients were no numbers any more: then no norm says anything."""
+        return any(event.fields.get("nonfinite") for event in self.grads)
+
+    @property
     def coefficient(self) -> float | None:
         """What the gradients were multiplied by between backward and update, the loss scale aside."""
         found = number(self.applied.fields.get("coefficient")) if self.applied is not None else None

@@ -9,7 +9,7 @@ are other matters, and not judged here.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ _FOLLOWS = frozenset(
      "gradient-decay", "dead-units", "saturated-units", "small-updates"}
 )  # fmt: skip
 _FEWEST = 4
+_REPLACED = 0.5
 _KEEPS = 2.0
 """A matrix that multiplies a signal by no more than this keeps its size."""
 
@@ -42,6 +43,7 @@ class Fault:
     certainty: float = 0.9
     step: int = 0
     severity: Severity = Severity.WARNING
+    cause: str = "bad-initialisation"
 
 
 class Initialisation:
@@ -81,7 +83,7 @@ def _violation(fault: Fault, rank: int) -> Violation:
     return Violation(
         CONTRACT, "initialisation", fault.severity, fault.symptom, 0, fault.step, fault.brick, "block", rank,
         fault.evidence, {"question": "How did the model start?", "asked": fault.asked},
-        cause="bad-initialisation", certainty=fault.certainty, explains=_FOLLOWS, static=True, action=fault.action,
+        cause=fault.cause, certainty=fault.certainty, explains=_FOLLOWS, static=True, action=fault.action,
         whys=(Because("What is wrong with the start?", fault.why, fault.brick, fault.evidence),),
         experiment="Leave torch's own initialisation of these layers in place and compare the first ten losses.",
     )  # fmt: skip
@@ -186,21 +188,33 @@ def _growing_outputs(story: Story, rank: int, contract: Contract) -> Fault | Non
     names = [grid.bricks[ordered[place]].path for place in (low, high)]
     evidence = tuple(grid.evidence(0, ordered[place]) for place in (low, high))
     per_layer = factor ** (1 / max(1, high - low))
-    return Fault(
+    gain = _loudest(story, rank)
+    fault = Fault(
         f"outputs grow {per_layer:.2g}x per layer before any update: {sizes[low]:.2g} ({names[0]}) to "
         f"{sizes[high]:.2g} ({names[1]})",
-        _scale_text(_loudest(story, rank)), evidence,
+        _scale_text(gain), evidence,
         "Scale weights by their fan-in (kaiming or xavier), and residual branches by 1/sqrt(2 layers).",
         brick=names[1], step=int(grid.steps[0]),
     )  # fmt: skip
+    return _between(fault, gain) if gain is not None and gain.factor <= min(_KEEPS, per_layer) else fault
+
+
+def _between(fault: Fault, gain: Gain) -> Fault:
+    """No weight makes the signal larger, and yet it grows: what stands between the weights does it."""
+    why = (
+        f"Not the weights: the largest of them ({gain.tensor}) multiplies a signal by {gain.factor:.2g}. What the "
+        "layers do besides (sums over neighbours, tokens or channels, no normalisation) makes it grow."
+    )
+    action = "Divide sums by how many things they add up, or normalise between the layers."
+    return replace(fault, why=why, action=action, cause="exploding-gradients", brick="")
 
 
 def _in_order(story: Story, grid: Grid) -> list[int]:
     """The innermost blocks in the order of the forward pass."""
-    paths = [brick.path for brick in grid.bricks]
+    paths = {place: brick.path for place, brick in enumerate(grid.bricks) if np.isfinite(grid.rms[0, place])}
     inner = [
-        place for place, path in enumerate(paths)
-        if path and not any(other.startswith(f"{path}.") for other in paths)
+        place for place, path in paths.items()
+        if path and not any(other.startswith(f"{path}.") for other in paths.values())
     ]  # fmt: skip
     deep = {place: story.depth.of(grid.bricks[place]) for place in inner}
     return sorted((place for place in inner if deep[place] is not None), key=lambda place: deep[place] or 0)
@@ -231,14 +245,31 @@ def _loudest(story: Story, rank: int) -> Gain | None:
     """
     grid, known = story.grid("weight", rank), shapes(story, rank)
     gains = []
+    sizes = _first_sizes(story, rank)
     for place in _matrices(story, grid) if len(grid) else []:
-        fan_in, size = math.prod(known[grid.tensors[place]][1:]), float(grid.rms[0, place])
+        fan_in, size = math.prod(known[grid.tensors[place]][1:]), sizes.get(grid.tensors[place], math.nan)
         if math.isfinite(size):
             brick = story.names.show(grid.bricks[place])
             gains.append(Gain(size * math.sqrt(fan_in), grid.tensors[place], brick, size, fan_in))
     outputs = _first_outputs(story, rank)
     shown = [gain for gain in gains if _shows(gain, story, rank, outputs)]
     return max(shown or gains, key=lambda gain: gain.factor, default=None)
+
+
+def _first_sizes(story: Story, rank: int) -> dict[str, float]:
+    """The root mean square of each tensor before the first update: weights are looked at after it."""
+    grid, updates = story.grid("weight", rank), story.grid("update", rank)
+    found = {name: float(grid.rms[0, place]) for place, name in enumerate(grid.tensors)} if len(grid) else {}
+    if not len(updates) or updates.steps[0] != 0:
+        return found
+    with np.errstate(divide="ignore", invalid="ignore"):
+        before = updates.scale[0] / np.sqrt(updates.numel[0])
+    for place, name in enumerate(updates.tensors):
+        if math.isfinite(before[place]):
+            found[name] = float(before[place])
+        elif updates.ratio[0, place] > _REPLACED:
+            found.pop(name, None)  # what is left of a weight after such an update says nothing about its start
+    return found
 
 
 def _first_outputs(story: Story, rank: int) -> dict[str, float]:

@@ -28,7 +28,7 @@ class Together:
         found = _comparable(story, contract)
         if isinstance(found, ContractResult):
             return found
-        apart = _not_reduced(found, contract) or _apart(found, contract)
+        apart = _mixed_up(found, contract) or _not_reduced(found, contract) or _apart(found, contract)
         violations = [violation for violation in (apart, _summed(found, contract)) if violation is not None]
         threshold = "equal gradients and equal bits on every rank; the mean, not the sum"
         if violations:
@@ -126,6 +126,34 @@ def _not_reduced(found: Replicas, contract: Contract) -> Violation | None:
         details={"question": _QUESTION, "asked": "Why do the weights part?"},
         action="Call the wrapped model (not model.module), leave no_sync() on the last micro-batch, and reduce every "
         "parameter's gradient over all ranks before optimizer.step().",
+    )  # fmt: skip
+
+
+def _mixed_up(found: Replicas, contract: Contract) -> Violation | None:
+    """The ranks hold the same norms, at other parameters: each reduction added up what does not belong together."""
+    seen = _unreduced(found)
+    if seen is None or not found.reduces:
+        return None
+    look = seen.look
+    ordered = np.sort(look.values, axis=1)
+    if len(seen.names) < 2 or not np.allclose(ordered, ordered[0], rtol=1e-4, atol=0.0):
+        return None
+    place = look.tensors.index(seen.names[0])
+    other = int(np.argmin(np.abs(look.values[1] - look.values[0, place])))
+    mine, theirs = look.tensors[place], look.tensors[other]
+    symptom = (
+        f"from step {look.step:,} on, |grad| of {mine} on rank {found.ranks[0]} is that of {theirs} on rank "
+        f"{found.ranks[1]} ({look.values[0, place]:.4g})"
+    )
+    evidence = (f"grad:{look.step}:{mine}@{found.ranks[0]}", f"grad:{look.step}:{theirs}@{found.ranks[1]}")
+    calls = tuple(event.id for rank in found.ranks[:2] for event in found.story.events("collective", rank)[:1])
+    text = "The ranks call the same reductions in different orders: what fits in size is added up, whatever it is."
+    return Violation(
+        contract.id, "collective-mismatch", Severity.ERROR, symptom, look.step, look.step, evidence=evidence,
+        cause="collective-mismatch", certainty=0.9, explains=_FOLLOWS, static=look.step <= 1,
+        whys=(Because("Why do the gradients differ?", text, "", (*evidence, *calls)),),
+        details={"question": _QUESTION, "asked": "Which gradients were added up?"},
+        action="Reduce in an order that is the same on every rank: iterate over a list, never over a set.",
     )  # fmt: skip
 
 

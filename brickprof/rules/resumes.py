@@ -7,6 +7,7 @@ Enters: a story. Leaves: a ``Resume`` for each loaded file that training went on
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from brickprof.records import Event
 from brickprof.rules import declared
@@ -102,14 +103,20 @@ def _certain(story: Story, rank: int, load: Event) -> bool:
 
 def _one_model(story: Story, rank: int, save: Event, load: Event) -> bool:
     """Whether the model that the file goes into is as large as the one it was saved from: fine-tuning changes heads."""
-    saved = {e.fields.get("model"): e for e in story.events("model", rank) if e.moment < save.moment}
+    saved: dict[str, set[Any]] = {}
+    for event in story.events("model", rank):
+        if event.moment < save.moment:
+            saved.setdefault(_first_name(event), set()).add(event.fields.get("parameters"))
     first = next((event.moment for event in story.events("optimizer", rank) if event.moment > load.moment), None)
     later = [e for e in story.events("model", rank) if e.moment > save.moment and (first is None or e.moment < first)]
     return all(
-        saved[name].fields.get("parameters") == event.fields.get("parameters")
-        for event in later
-        if (name := event.fields.get("model")) in saved
+        event.fields.get("parameters") in saved[name] for event in later if (name := _first_name(event)) in saved
     )
+
+
+def _first_name(event: Event) -> str:
+    """What a model is called before a second one of its kind is told apart by a number."""
+    return str(event.fields.get("model")).partition("#")[0]
 
 
 def _one_file(save: Event, load: Event) -> bool:

@@ -7,7 +7,7 @@ the run began, and lies in two places; and for two parameters over one memory, w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
@@ -44,12 +44,12 @@ class Tying:
 
 
 def _judged(story: Story, rank: int, pair: Event, pairs: list[Event]) -> Violation | None:
-    names = [str(name) for name in pair.fields.get("names") or ("", "")]
+    names = [str(name) for name in _listed(pair, "names") or ("", "")]
     if pair.fields.get("same_storage"):
         return None if pair.fields.get("same_parameter", True) else _twice(story, rank, pair, names)
     head = names[-1]
     settled = any(
-        other.fields.get("same_storage") and head in (other.fields.get("names") or ())
+        other.fields.get("same_storage") and head in _listed(other, "names")
         and other.fields.get("model") == pair.fields.get("model")
         for other in pairs
     )  # fmt: skip
@@ -87,7 +87,7 @@ def _parted(story: Story, rank: int, pair: Event, names: list[str], drift: _Drif
 
 def _twice(story: Story, rank: int, pair: Event, names: list[str]) -> Violation | None:
     """Two parameters over one memory: each has a gradient and a state, and both are applied to it."""
-    numbers = [whole(each, -1) for each in pair.fields.get("tensors") or ()]
+    numbers = [whole(each, -1) for each in _listed(pair, "tensors")]
     owned = story.names.owned(rank)
     if len(set(numbers)) < 2 or not owned.issuperset(numbers):
         return None
@@ -121,6 +121,11 @@ def _drift(story: Story, rank: int, names: list[str]) -> _Drift | None:
 def _place(grid: Grid, name: str) -> int | None:
     found: Iterator[int] = (at for at, each in enumerate(grid.tensors) if each == name or each.endswith(f".{name}"))
     return next(found, None)
+
+
+def _listed(event: Event, name: str) -> list[Any]:
+    value = event.fields.get(name)
+    return value if isinstance(value, list) else []
 
 
 RULE = Tying

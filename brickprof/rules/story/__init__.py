@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,11 @@ __all__ = ["EMPTY", "Grid", "Story", "Track"]
 
 _MOST_SPANS = 200_000
 _TRAINING = ("loss", "optimizer", "grad")
+_PLAIN = frozenset({
+    "cls", "dtype", "fingerprint", "group", "loader", "model", "name", "op", "optimizer", "reduction", "seq", "site",
+    "step", "what",
+})  # fmt: skip
+"""Fields that hold one word or number, in whatever kind of event."""
 
 
 class Story:
@@ -73,6 +79,7 @@ class Story:
             self._span(record)
 
     def _event(self, event: Event) -> None:
+        event = _sound(event)
         told = self._events.setdefault((event.kind, event.rank), [])
         told.append(event)
         if len(told) > 1 and event.moment < told[-2].moment:  # a live run: a device told it late
@@ -197,6 +204,14 @@ class Story:
                 if isinstance(values, dict):
                     found.update({str(key): (value, event.id) for key, value in values.items()})
         return found
+
+
+def _sound(event: Event) -> Event:
+    """The event without what cannot be: rules compare and count these fields, and a damaged file may hold anything."""
+    strange = [name for name in _PLAIN & event.fields.keys() if isinstance(event.fields[name], list | dict)]
+    if not strange:
+        return event
+    return replace(event, fields={name: value for name, value in event.fields.items() if name not in strange})
 
 
 def _norm(event: Event) -> float | None:

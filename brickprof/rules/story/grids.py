@@ -96,7 +96,7 @@ class Grid:
     @cached_property
     def unscaled_l2(self) -> Floats:
         """The norms without the loss scale that was on them."""
-        if "scale" not in self._columns:
+        if "scale" not in self._columns or self.role == "update":
             return self.l2
         scale = np.where(np.isfinite(self.scale) & (self.scale > 0), self.scale, 1.0)
         found: Floats = self.l2 / scale
