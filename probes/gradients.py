@@ -38,14 +38,30 @@ _RECKON = 8
 _counter = time.perf_counter_ns
 
 
+class _Scale:
+    """What a scaler multiplies with; on a device it is known later, and -1 until then."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: float = -1.0) -> None:
+        self.value = value
+
+    def arrived(self, host: torch.Tensor) -> None:
+        self.value = float(host)
+
+
 class _Moment(NamedTuple):
     """When gradients were looked at, and what they were multiplied by."""
 
     point: str
     step: int
     micro: int
-    scale: float | None
+    scaled: _Scale | None
     missing: list[int]
+
+    @property
+    def scale(self) -> float | None:
+        return None if self.scaled is None else self.scaled.value
 
 
 class GradientsProbe(Probe):
@@ -59,7 +75,7 @@ class GradientsProbe(Probe):
         self._fresh = False
         self._covered = False  # by the norm of the user's own clipping
         self._sampled = -1
-        self._scale: float | None = None
+        self._scale: _Scale | None = None
         self._history: deque[float] = deque(maxlen=_HISTORY)
         self._sizes = 0
         self._usual = math.inf
@@ -71,8 +87,10 @@ class GradientsProbe(Probe):
     # -- the moments
 
     def scaling(self, scaler: Any, loss: Any) -> None:
-        scale = scaler._scale
-        self._scale = float(scale) if scale is not None and on_host(scale) else -1.0
+        scale, on = scaler._scale, self.session.on
+        self._scale = _Scale()
+        if scale is not None and (on_host(scale) or ((on.guard or on.full) and not hands_off())):
+            self.session.readback.read(scale, self._scale.arrived)
 
     def backward_end(self, losses: Sequence[torch.Tensor], ok: bool) -> None:
         self._fresh, self._covered = True, False
@@ -149,32 +167,38 @@ class GradientsProbe(Probe):
 
     def _guard(self, watched: list[tuple[Entry, torch.Tensor]], point: str) -> None:
         entries, values = [entry for entry, _ in watched], [value for _, value in watched]
-        exact = values if on_host(values[0]) else None
-        moment = self._moment(point)
+        moment, readback = self._moment(point), self.session.readback
+        if on_host(values[0]):
+            readback.read(tensors.guard_norms(values), lambda host: self._judge(moment, entries, host.tolist(), values))
+            return
+        norms = torch.stack([tensors.guard_norms(values).float(), tensors.l2_norms(values).float()])
+        readback.read(norms, lambda host: self._judge_late(moment, entries, *host.tolist()))
 
-        def arrived(host: torch.Tensor) -> None:
-            self._judge(moment, entries, host.tolist(), exact)
+    def _judge_late(self, moment: _Moment, entries: list[Entry], largest: list[float], norms: list[float]) -> None:
+        """The gradients of a device: their largest elements say whether they are finite, their norms how large."""
+        broken = [
+            {"tensor": entry.number, "nan": None, "inf": None}
+            for entry, size in zip(entries, largest, strict=True)
+            if not math.isfinite(size)
+        ]
+        at = max(range(len(largest)), key=lambda i: largest[i] if math.isfinite(largest[i]) else -1.0)
+        whole = math.sqrt(sum(norm * norm for norm in norms)) if not broken else math.inf
+        zero = [entry.number for entry, size in zip(entries, largest, strict=True) if size == 0]
+        l2 = whole if math.isfinite(whole) else None
+        self._record(moment, len(norms), l2, largest[at], entries[at].number, broken, zero, learn=True)
 
-        self.session.readback.read(tensors.guard_norms(values), arrived)
-
-    def _judge(
-        self, moment: _Moment, entries: list[Entry], norms: list[float], exact: list[torch.Tensor] | None
-    ) -> None:
+    def _judge(self, moment: _Moment, entries: list[Entry], norms: list[float], exact: list[torch.Tensor]) -> None:
         broken: list[dict[str, Any]] = []
         for i in (i for i, norm in enumerate(norms) if not math.isfinite(norm)):
-            if exact is None:
-                broken.append({"tensor": entries[i].number, "nan": None, "inf": None})
-                continue
             nan, inf, _, size = tensors.exact(exact[i])
             if nan or inf:
                 broken.append({"tensor": entries[i].number, "nan": nan, "inf": inf, "numel": exact[i].numel()})
             else:
                 norms[i] = size  # finite after all: its square did not fit into float32
         at = max(range(len(norms)), key=lambda i: norms[i] if math.isfinite(norms[i]) else -1.0)
-        on_host = exact is not None
-        l2 = math.sqrt(sum(norm * norm for norm in norms)) if on_host and not broken else None
+        l2 = math.sqrt(sum(norm * norm for norm in norms)) if not broken else None
         zero = [entry.number for entry, norm in zip(entries, norms, strict=True) if norm == 0]
-        self._record(moment, len(norms), l2, None if on_host else norms[at], entries[at].number, broken, zero)
+        self._record(moment, len(norms), l2, None, entries[at].number, broken, zero, learn=True)
 
     def _record(
         self,
@@ -185,6 +209,8 @@ class GradientsProbe(Probe):
         at: int,
         broken: list[dict[str, Any]],
         zero: list[int],
+        *,
+        learn: bool,
     ) -> None:
         session = self.session
         fields = {
@@ -206,7 +232,7 @@ class GradientsProbe(Probe):
         if size is not None:
             session.pulse.norm = size if not scale or scale < 0 else size / scale
         if scale is None:  # an overflow under a loss scale is the scaler's business, until it is not
-            self._alarm(size if absmax is None or l2 is None else None, broken, moment.step)
+            self._alarm(size if learn else None, broken, moment.step)
 
     def _alarm(self, size: float | None, broken: list[dict[str, Any]], step: int) -> None:
         if broken:
@@ -227,7 +253,7 @@ class GradientsProbe(Probe):
         session = self.session
         entries, values = [entry for entry, _ in watched], [value for _, value in watched]
         moment, stamp = self._moment(point), now()
-        step, micro, scale = moment.step, moment.micro, moment.scale
+        step, micro = moment.step, moment.micro
         reason = "escalation" if step <= session.cadence.deep_until else "first" if step < 3 else "cadence"
         told = {"level": session.settings.level, "reason": reason, "tensors": len(entries), "roles": ["grad"]}
         session.fact("sampled", told, always=True)
@@ -236,7 +262,7 @@ class GradientsProbe(Probe):
             for entry, row in zip(entries, rows, strict=True):
                 session.journal.sample(
                     (stamp, step, micro, entry.brick, entry.number, _GRAD, row.numel, row.nan, row.inf, row.absmax,
-                     row.l2, row.mean, row.zero_fraction, None, None, scale, row.histogram)
+                     row.l2, row.mean, row.zero_fraction, None, None, moment.scale, row.histogram)
                 )  # fmt: skip
             broken = [
                 {"tensor": entry.number, "nan": row.nan, "inf": row.inf, "numel": row.numel}
@@ -245,8 +271,9 @@ class GradientsProbe(Probe):
             ]
             largest = max(range(len(rows)), key=lambda i: rows[i].absmax if rows[i].finite else -1.0)
             l2 = None if broken else math.sqrt(sum(row.l2**2 for row in rows))
-            # Sampled steps tell both sizes; what is alarming is learnt from the guard, which tells one of them.
             zero = [entry.number for entry, row in zip(entries, rows, strict=True) if row.l2 == 0]
-            self._record(moment, len(rows), l2, rows[largest].absmax, entries[largest].number, broken, zero)
+            absmax, at = rows[largest].absmax, entries[largest].number
+            # What is alarming is learnt from the guard alone: sampled steps have reasons of their own.
+            self._record(moment, len(rows), l2, absmax, at, broken, zero, learn=False)
 
         survey(values, session.readback, arrived)

@@ -105,3 +105,44 @@ def test_what_does_not_arrive_in_time_is_counted(monkeypatch):
     readback.send()
     readback.drain(0.01)
     assert (seen, readback.dropped) == ([], 2)
+
+
+def test_gradients_under_a_scaler_come_with_the_scale_that_was_on_them(tmp_path, monkeypatch):
+    late.pretend(monkeypatch, 0.002)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=20)
+    scales = []
+    with brickprof.attach(model, optimizer, out=tmp_path) as bp:
+        for inputs, targets in batches(60):
+            optimizer.zero_grad()
+            scales.append(scaler.get_scale())
+            scaler.scale((model(inputs) - targets).square().mean()).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+    run = brickprof.load(bp.folder)
+    told = [(event.step, event.fields["scale"]) for event in run.events.itertuples() if event.kind == "grad"]
+    assert told and all(scale == scales[step] for step, scale in told)
+    grads = run.grads
+    assert len(grads) and all(row.scale == scales[row.step] for row in grads.itertuples())
+    assert brickprof.diagnose(run).findings == ()
+
+
+def test_the_guard_of_a_device_tells_norms_and_not_only_largest_values(tmp_path, monkeypatch):
+    late.pretend(monkeypatch, 0.001)
+    norms = []
+    torch.manual_seed(0)
+    model = torch.nn.Linear(6, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with brickprof.attach(model, optimizer, out=tmp_path, overhead="100%") as bp:
+        for inputs, targets in batches(30):
+            optimizer.zero_grad()
+            (model(inputs) - targets).square().mean().backward()
+            norms.append(math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters())))
+            optimizer.step()
+    told = [event for event in brickprof.load(bp.folder).events.itertuples() if event.kind == "grad"]
+    assert len(told) == 30
+    assert [event.fields["l2"] for event in told] == pytest.approx([norms[event.step] for event in told], rel=1e-5)

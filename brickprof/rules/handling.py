@@ -93,7 +93,9 @@ def size(event: Event) -> float | None:
     if value is None or not math.isfinite(value):
         return None
     scale = number(event.fields.get("scale"))
-    return value / scale if scale is not None and scale > 0 else value
+    if scale is not None and scale <= 0:
+        return None  # scaled, and nobody knows by how much
+    return value / scale if scale is not None else value
 
 
 def clip_norm(event: Event) -> float | None:

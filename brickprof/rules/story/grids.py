@@ -98,8 +98,8 @@ class Grid:
         """The norms without the loss scale that was on them."""
         if "scale" not in self._columns or self.role == "update":
             return self.l2
-        scale = np.where(np.isfinite(self.scale) & (self.scale > 0), self.scale, 1.0)
-        found: Floats = self.l2 / scale
+        scale = np.where(np.isfinite(self.scale), self.scale, 1.0)
+        found: Floats = self.l2 / np.where(scale > 0, scale, np.nan)  # -1: scaled, and nobody knows by how much
         return found
 
     @cached_property
