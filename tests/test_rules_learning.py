@@ -175,6 +175,27 @@ def test_a_run_that_is_over_is_judged_as_one_that_goes_on() -> None:
 # -- the trend
 
 
+@pytest.mark.parametrize("after", [[], [5e4] * 20, [NAN] * 20])
+def test_a_leap_is_seen_in_the_step_it_happens(after: list[float]) -> None:
+    found = only(judged(learning.Trend, training([2.0, 1.9, 1.8, 700.0, *after])))
+    assert (found.what, found.severity, found.detected_step) == ("diverged", Severity.ERROR, 3)
+
+
+def test_a_leap_that_comes_back_is_none() -> None:
+    curve = [2.0, 1.9, 1.8, 700.0, *np.linspace(1.7, 0.5, 40)]
+    assert quiet(judged(learning.Trend, training(curve)))
+
+
+def test_an_answer_that_always_stands_first_says_nothing_about_guessing() -> None:
+    losses = [0.3, *np.linspace(3.0, 2.0, 199)]
+    made = training(losses, classes=513, ratio=0.02)
+    for event in made.records:
+        if getattr(event, "kind", "") == "criterion":
+            event.fields["target"] = {"distinct": 1, "entropy": 0.0}
+    assert not judged(learning.Learning, made).violations
+    assert quiet(judged(learning.Trend, made))
+
+
 def test_a_loss_that_leaves_its_start_behind() -> None:
     found = only(judged(learning.Trend, training(2.3 * np.exp(np.arange(20) / 5))))
     assert (found.what, found.severity, found.first_step) == ("diverged", Severity.ERROR, 1)

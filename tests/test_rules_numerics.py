@@ -145,6 +145,23 @@ def test_clipping_that_runs_after_the_update():
     assert "after the update" in found.symptom
 
 
+@pytest.mark.parametrize("rest", [0, 200])
+def test_clipping_before_the_backward_measures_nothing_and_bounds_nothing(rest):
+    """Also where the run broke soon, and went on for long with gradients that are no numbers."""
+    made = Made()
+    for at in range(6):
+        made.event("clip", at, norm=0.0, max_norm=1.0, norm_type=2.0, tensors=3, how="norm", late=at > 0)
+        step(made, at, before=30.0 * 3**at, after=30.0 * 3**at)
+    for at in range(6, 6 + rest):
+        made.event("clip", at, norm=0.0, max_norm=1.0, norm_type=2.0, tensors=3, how="norm", late=True)
+        if at % 10 == 0:
+            made.broken("grad", at, "body", point="step", tensors=3, l2=None)
+        made.event("optimizer", at, optimizer=0, lr=[1e-3], count=at + 1)
+    found = violation(judge(Clip, made))
+    assert found.cause == "grad-clip-not-applied"
+    assert "not there yet" in found.symptom
+
+
 def test_clipping_only_when_needed_is_healthy():
     made = Made()
     for at in range(20):
@@ -449,6 +466,25 @@ def first_loss(value: float, **fields: Any) -> Made:
                       input=given, **fields)
     )  # fmt: skip
     return made
+
+
+@pytest.mark.parametrize(("size", "cause"), [(0.03, "exploding-gradients"), (3.0, "bad-initialisation")])
+def test_outputs_that_grow_are_the_fault_of_the_weights_only_where_these_are_large(size, cause):
+    """The first update was so large that what is seen of the weights after it says nothing about their start."""
+    made = Made("one", "two", "three", "four", "five")
+    made.owned()
+    for block in made.numbers:
+        made.event("tensor", 0, id=made.numbers[block], name=f"{block}.weight", model="Net", shape=[32, 32],
+                   dtype="float32", trainable=True, brick=made.numbers[block])  # fmt: skip
+    made.forward(0)
+    for deep, block in enumerate(made.numbers):
+        made.sample("activation", 0, block, numel=64, l2=8.0 * 10.0**deep, absmax=30.0)
+        made.sample("weight", 0, block, numel=1024, l2=32 * 5e4, absmax=1e5, mean=0.0)
+        made.sample("update", 0, block, numel=1024, l2=32 * 5e4, absmax=None, ratio=1.0, scale=32 * size)
+    for at in range(5):
+        step(made, at)
+    result = Initialisation().judge(Story.of(made.run()), Terms().contract("C-INIT-001"))
+    assert violation(result).cause == cause
 
 
 def test_a_first_loss_far_above_guessing():

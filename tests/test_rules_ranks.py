@@ -124,6 +124,17 @@ def test_gradients_that_vanish_on_both_ranks_do_not_make_them_one_model():
     assert made.judge(ranks.Together).verdict is Verdict.NOT_EVALUATED
 
 
+def test_norms_that_lie_at_other_parameters_on_another_rank_were_added_up_wrongly():
+    made = Pair("")
+    for rank in made.ranks:
+        rank.event("collective", 0, op="all_reduce", seq=1, group="world", numel=64, phase="done")
+    for step in range(3):
+        made.step(step, used=((1.0, 2.0), (2.0, 1.0), (5.0, 5.0)), bits=((1, 2), (3, 4), (5, 5)))
+    found = made.judge(ranks.Together).violations[0]
+    assert found.cause == "collective-mismatch"
+    assert "embed.weight" in found.symptom and "body.weight" in found.symptom
+
+
 def test_a_sum_is_longer_than_any_mean():
     (violation,) = pair(local=((1.0, 3.0),), used=((3.8, 3.8),)).judge(ranks.Together).violations
     assert (violation.what, violation.severity) == ("gradient-summed", Severity.WARNING)

@@ -218,6 +218,17 @@ def test_an_attribute_on_a_module_frees_nothing():
     assert found.brick == "encoder"
 
 
+def test_a_misspelt_attribute_of_a_parameter_frees_nothing():
+    made = Training("encoder.0", "encoder.1", "head")
+    made.optimizer()
+    wished = [["encoder.0.weight", True, "require_grad"], ["encoder.1.weight", True, "require_grad"]]
+    for step in range(3):
+        made.look(step, frozen=[1, 2], wished=wished if step else [])
+    made.train([1e-3] * 30)
+    found = only(judged(made, "C-GRADFLOW-001", "ownership"), "parameters-frozen")
+    assert "encoder.0.weight.require_grad = True" in found.whys[0].finding
+
+
 @pytest.mark.parametrize(("losses", "verdict"), [([2.3] * 40, Verdict.FAIL), (None, Verdict.PASS)])
 def test_frozen_parameters_are_a_mistake_only_where_nothing_is_learnt(losses, verdict):
     made = Training("encoder", "body", "head")
