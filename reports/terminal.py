@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -165,16 +165,24 @@ def _tail(diagnosis: Diagnosis) -> str:
         names = [contract.id for contract in diagnosis.contracts if contract.verdict is Verdict.NOT_EVALUATED]
         named = f" ({', '.join(map(clean, names))})" if len(names) <= _FEW else ""
         parts.append(f"{open_ones} not evaluated{named}")
-    overhead = diagnosis.run.get("overhead")
-    if isinstance(overhead, (int, float)):
-        seconds = diagnosis.run.get("overhead_seconds")
-        spent = f" ({seconds:.1f} s)" if isinstance(seconds, (int, float)) else ""
-        parts.append(f"brickprof cost {100 * overhead:.1f} %{spent}")
+    parts += _cost(diagnosis.run)
     for damage in diagnosis.run.get("damage") or []:
         parts.append(f"damaged: {clean(damage)}")
     if diagnosis.verdict is Verdict.FAIL and diagnosis.run.get("folder"):
         parts.append(f"recorded in {clean(diagnosis.run['folder'])}")
     return " · ".join(parts)
+
+
+def _cost(run: dict[str, Any]) -> list[str]:
+    """What looking cost; in a short run, what the first looks cost and what it came to after them."""
+    told = [run.get(f"overhead{name}") for name in ("", "_seconds", "_first_seconds", "_settled")]
+    share, seconds, first, settled = (value if isinstance(value, (int, float)) else None for value in told)
+    if share is None:
+        return []
+    if first is not None and settled is not None and seconds and first > seconds / 2:
+        return [f"brickprof cost {first:.1f} s at the start, then {100 * settled:.1f} %"]
+    spent = f" ({seconds:.1f} s)" if seconds is not None else ""
+    return [f"brickprof cost {100 * share:.1f} %{spent}"]
 
 
 # -- one finding

@@ -117,3 +117,17 @@ def test_the_steps_after_a_resume_are_written_down() -> None:
     on = [step for step in range(1001, 1024) if cadence.begin(step).facts]
     assert on == list(range(1001, 1017))
     assert not cadence.begin(1010).full
+
+
+def test_what_the_first_steps_cost_is_not_what_later_ones_do() -> None:
+    cadence = Cadence("standard", 0.01)
+    for step in range(64):
+        cadence.begin(step)
+        cadence.end(step, 30 * MS, 10 * MS)
+    assert cadence.settled is None
+    for step in range(64, 164):
+        cadence.begin(step)
+        cadence.end(step, 20 * MS + MS // 10, MS // 10)
+    settled = cadence.settled
+    assert settled is not None
+    assert settled[0] == 0.005 and settled[1] == 10 * MS

@@ -116,6 +116,15 @@ def test_a_healthy_run_is_one_line():
     assert "4 contracts held" in text and "brickprof cost 0.4 %" in text
 
 
+def test_what_the_first_looks_cost_is_told_apart_where_it_is_most_of_it():
+    made = healthy_run()
+    told = {"overhead": 0.12, "spent_seconds": 0.4, "first_seconds": 0.3, "settled_overhead": 0.009}
+    made.event("exit", 5, steps=6, costs={}, **told)
+    assert "brickprof cost 0.3 s at the start, then 0.9 %" in shown(diagnose(made.run()), width=200)
+    made.event("exit", 5, steps=6, costs={}, **{**told, "overhead": 0.01, "spent_seconds": 60.0})
+    assert "brickprof cost 1.0 % (60.0 s)" in shown(diagnose(made.run()), width=200)
+
+
 def test_lines_hang_below_their_label_on_a_terminal_and_stay_whole_in_a_file():
     diagnosis = diagnose(broken_run().run())
     assert all(len(line) <= 80 for line in shown(diagnosis, width=80).splitlines())

@@ -36,6 +36,7 @@ _FIRST_STEPS = 3
 _EARLY = {"facts": 64, "blocks": 32, "guard": 32, "spans": _FIRST_STEPS, "full": 257}
 _EARLIEST = 64
 _A_MOMENT_NS = 50_000_000
+_SETTLED_NS = 500_000_000
 _BRISK_NS = 10_000_000
 _LEARNING_STEPS = 512
 _LEARNING_BUDGET = 2.5
@@ -99,6 +100,8 @@ class Cadence:
         """Until this step the facts of every step are written: something happened that is seldom, and matters."""
         self.planned = range(0) if deep_at is None else range(max(deep_at - 1, 0), deep_at + deep_for)
         """Steps that are captured in full because somebody asked for it."""
+        self._settled = [0.0, 0.0]
+        """Time and cost of the steps after the first ones."""
         self._floor = 1
         self._credit = _CREDIT_NS * budget / 0.01
 
@@ -157,6 +160,8 @@ class Cadence:
         self._wall_ns = 0.99 * self._wall_ns + plain
         self._spent_ns = 0.99 * self._spent_ns + spent_ns
         self.overhead = self._spent_ns / self._wall_ns
+        if step >= _EARLIEST:
+            self._settled = [self._settled[0] + plain, self._settled[1] + spent_ns]
         self._credit -= max(spent_ns - self.budget * plain, 0.0)
         self._reckon(step, plain, spent_ns)
         if self.level == "deep" or (step != _FIRST_STEPS and step % _ADAPT_EVERY):
@@ -166,6 +171,12 @@ class Cadence:
     def _budget(self, step: int) -> float:
         young = step < _LEARNING_STEPS and self.typical_ns < _BRISK_NS
         return self.budget * _LEARNING_BUDGET if young else self.budget
+
+    @property
+    def settled(self) -> tuple[float, float] | None:
+        """What looking costs after the first steps, as a share of the step, and in ns; None in too short a run."""
+        wall, spent = (told + passed for told, passed in zip(self._settled, self._passed[:2], strict=True))
+        return (spent / wall, spent) if wall > _SETTLED_NS else None
 
     @property
     def idle_ns(self) -> float:
@@ -188,6 +199,7 @@ class Cadence:
         self._steps.append(wall / count)
         self._idle.append(spent / count)
         fade = 0.99**count
+        self._settled = [self._settled[0] + wall, self._settled[1] + spent]  # nothing is passed over before that
         self._wall_ns = fade * self._wall_ns + wall
         self._spent_ns = fade * self._spent_ns + spent
         self._credit -= max(spent - self.budget * wall, 0.0)

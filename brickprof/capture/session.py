@@ -424,6 +424,14 @@ class Session:
         fields = {**self.cadence.stride, "overhead": round(self.cadence.overhead, 5), "reason": reason}
         self.fact("cadence", fields, always=True)
 
+    def _settled_costs(self) -> dict[str, float]:
+        """What the first steps cost in all, and the later ones as a share of the step."""
+        settled = self.cadence.settled
+        if settled is None:
+            return {}
+        first = self._total_spent + self._spent - settled[1]
+        return {"first_seconds": round(max(first, 0.0) / 1e9, 3), "settled_overhead": round(settled[0], 6)}
+
     def compiling(self, module: Any) -> None:
         self.census.stop_waiting()
         self.emit("compiling", module)
@@ -497,6 +505,7 @@ class Session:
                 "costs": dict(sorted(self.costs.items(), key=lambda item: -item[1])),
                 "overhead": round(self.cadence.overhead, 6),
                 "spent_seconds": round((self._total_spent + self._spent) / 1e9, 3),
+                **self._settled_costs(),
                 "dropped": {**self.journal.dropped, "readback": self.readback.dropped},
                 "recomputes": self.recomputes,
             }

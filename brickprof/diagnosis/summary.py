@@ -28,6 +28,8 @@ def about(run: Run | None, timeline: Timeline, results: Iterable[ContractResult]
         "ranks": len(timeline.steps),
         "overhead": _most(timeline, "overhead"),
         "overhead_seconds": _most(timeline, "spent_seconds"),
+        "overhead_first_seconds": _most(timeline, "first_seconds"),
+        "overhead_settled": _most(timeline, "settled_overhead"),
         "not_evaluated": {
             result.id: result.why for result in results if result.id and result.verdict == "NOT_EVALUATED"
         },
