@@ -18,7 +18,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     zero_grad    optimizer | model, to_none
     optimizer    optimizer, lr [per group], skipped, count
     hyperparameters    optimizer, groups          when they first appear and when they change
-    schedule     schedule, cls, optimizer, lr, count, settings (the first time)
+    schedule     schedule, cls, optimizer, lr, count, settings (the first time); measure, mode, bad (of one that waits
+                 for progress, each time it is told how well things go)
     schedules    schedules, scheduled          at the end: how many there were, how often they were stepped
     ownership    owned, unowned, moved, idle, outside, frozen [tensors], wished [[path, bool,
                  attribute]]                                       who updates what

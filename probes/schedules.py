@@ -1,8 +1,9 @@
 """Learning-rate schedules: which there are, and how often they are stepped.
 
 Enters: ``step`` of torch's schedulers. Leaves: a ``schedule`` event the first time one is stepped (building one steps
-it once; with its own settings: horizon, warm-up, the rates it starts from) and in sampled steps, and a ``schedules``
-event at the end; how often any was stepped so far stands in every ``optimizer`` event (``scheduled``), with the rates.
+it once; with its own settings: horizon, warm-up, the rates it starts from), in sampled steps, and each time one that
+waits for progress is told how well things go; a ``schedules`` event at the end. How often any was stepped so far stands
+in every ``optimizer`` event (``scheduled``), with the rates.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import torch
 from brickprof.capture import hub
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
+from brickprof.capture.surroundings import hands_off
 from brickprof.capture.tensors import on_host
 
 _MOST = 64
+_MOST_MEASURES = 500
 
 
 class SchedulesProbe(Probe):
@@ -29,6 +32,7 @@ class SchedulesProbe(Probe):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._known: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        self._measures = 0
 
     def scheduled(self, scheduler: Any) -> None:
         known = self._known.get(id(scheduler))
@@ -38,6 +42,18 @@ class SchedulesProbe(Probe):
             return
         self._known[id(scheduler)] = number, _ = len(self._known), weakref.ref(scheduler)
         self._tell(scheduler, number, settings=settings(scheduler))
+
+    def plateau_judged(self, scheduler: Any, measure: Any) -> None:
+        """What a schedule that waits for progress goes by; one on a device was read by the schedule, not by us."""
+        if isinstance(measure, torch.Tensor):
+            measure = measure.item() if measure.numel() == 1 and on_host(measure) and not hands_off() else None
+        if not _is_number(measure) or self._measures >= _MOST_MEASURES:
+            return
+        if id(scheduler) not in self._known:
+            self.scheduled(scheduler)
+        self._measures += 1
+        told = {"mode": getattr(scheduler, "mode", ""), "bad": scheduler.num_bad_epochs}
+        self._tell(scheduler, self._known[id(scheduler)][0], measure=float(measure), **told)
 
     def close(self) -> None:
         """The objects may be gone by now; how often all of them were stepped is known."""

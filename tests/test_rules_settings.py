@@ -602,6 +602,46 @@ def test_the_bytes_of_a_model_are_exact():
     assert judged(made, "C-MEM-001", "footprint").verdict is Verdict.NOT_EVALUATED
 
 
+# -- schedules that wait for progress
+
+
+def waiting(measures: list[float], mode: str, losses: list[float]):
+    made = Training()
+    made.optimizer()
+    rate = 1e-3
+    for epoch, (measure, loss) in enumerate(zip(measures, losses, strict=True)):
+        made.train([rate] * 10, first=10 * epoch, losses=[loss] * 10)
+        rate = rate / 10 if epoch in (3, 6) else rate
+        told = {"measure": measure, "mode": mode, "bad": 0}
+        made.event("schedule", 10 * epoch + 9, schedule=0, cls="ReduceLROnPlateau", optimizer=0, lr=[rate], **told)
+    made.end(10 * len(measures))
+    return made
+
+
+FALLING = [1.0, 0.8, 0.65, 0.55, 0.5, 0.47, 0.45, 0.44, 0.44, 0.43]
+ACCURACY = [0.6, 0.7, 0.75, 0.78, 0.8, 0.81, 0.82, 0.82, 0.83, 0.83]
+
+
+def test_an_accuracy_that_is_to_be_low():
+    result = judged(waiting(ACCURACY, "min", FALLING), "C-COSINE-001", "schedule")
+    found = only(result, "schedule-horizon-wrong")
+    assert "mode='max'" in found.action and found.first_step == 39
+
+
+@pytest.mark.parametrize(
+    ("measures", "mode"),
+    [
+        (ACCURACY, "max"),
+        ([1.1 * loss for loss in FALLING], "min"),
+        ([1.1, 0.9, 0.8, 0.85, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4], "min"),
+    ],
+    ids=["accuracy, to be high", "held-out loss", "held-out loss that rises again"],
+)
+def test_schedules_that_are_told_what_they_take_it_for(measures, mode):
+    result = judged(waiting(measures, mode, FALLING), "C-COSINE-001", "schedule")
+    assert not [each for each in result.violations if each.cause == "schedule-horizon-wrong"]
+
+
 # -- resumes
 
 

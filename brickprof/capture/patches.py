@@ -234,6 +234,8 @@ def _patch_schedulers() -> None:
             if not _compiling():
                 hub.scheduled += 1
                 hub.emit("scheduled", self)
+                if hasattr(self, "num_bad_epochs"):
+                    hub.tell("plateau_judged", self, args[0] if args else kwargs.get("metrics"))
             return result
 
         return call

@@ -85,8 +85,11 @@ class Probe:
     def scheduled(self, scheduler: Any) -> None:
         """Sent in steps that are looked at; ``hub.scheduled`` counts all of them."""
 
+    def plateau_judged(self, scheduler: Any, measure: Any) -> None:
+        """A schedule that waits for progress was told how well things go."""
 
-_OF_THE_RUN = {"models_found", "close", "compiling", "optimizer_built", "loader_started", "evaluated"}
+
+_OF_THE_RUN = {"models_found", "close", "compiling", "optimizer_built", "loader_started", "evaluated", "plateau_judged"}
 ALWAYS = frozenset(_OF_THE_RUN | {"scaler_step", "loss_broken"})
 """Signals that are sent in every step: rare, or too important to miss."""
 

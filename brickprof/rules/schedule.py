@@ -15,7 +15,7 @@ import numpy as np
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
-from brickprof.rules import declared, horizon, outcomes, warmup, wording
+from brickprof.rules import declared, horizon, outcomes, plateau_measure, warmup, wording
 from brickprof.rules.schedules import Schedule, rates, schedules, second_epoch, stepped
 from brickprof.rules.story import Story, Track
 
@@ -53,6 +53,7 @@ def _first_of_each(story: Story, rank: int, found: list[Schedule], contract: Con
         own = [one for one in found if one.optimizer == at]
         for violation in (
             warmup.missing(story, rank, at),
+            plateau_measure.backwards(story, rank, own),
             _too_often(story, own, contract),
             _zero(story, rank, at, own, contract),
             _never_peaks(story, rank, at, own, contract),
