@@ -80,6 +80,10 @@ class Book:
         shape = "x".join(map(str, tensor.shape)) or "scalar"
         return self.enter(tensor, f"tensor{self._nameless}[{shape}]")
 
+    def trainable(self) -> list[torch.Tensor]:
+        """The living tensors that want gradients."""
+        return [tensor for tensor in self.tensors() if tensor.requires_grad]
+
     def tensors(self) -> list[torch.Tensor]:
         alive = (entry.tensor() for entry in self._entries.values())
         return [tensor for tensor in alive if tensor is not None]

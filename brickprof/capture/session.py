@@ -25,6 +25,7 @@ import torch
 from brickprof.bricks import Brick, Kind
 from brickprof.capture import graph, models
 from brickprof.capture.book import Book, owned
+from brickprof.capture.by_hand import ByHand
 from brickprof.capture.cadence import LOOKS, NOTHING, Cadence
 from brickprof.capture.census import Census
 from brickprof.capture.dispatch import Dispatch
@@ -32,7 +33,6 @@ from brickprof.capture.models import Model
 from brickprof.capture.readback import Readback
 from brickprof.capture.steps import StepClock
 from brickprof.capture.surroundings import hands_off
-from brickprof.capture.tensors import local, on_host, strided
 from brickprof.capture.trace import PHASE, Trace
 from brickprof.clock import now
 from brickprof.journal import Journal
@@ -41,7 +41,6 @@ from brickprof.settings import Settings
 
 _MOST_RECALLS = 12
 _RECALLED = 16
-_LONG_ACCUMULATION = 8
 _BRISK_NS = 50_000_000
 """Steps shorter than this are brisk: only sampled ones are traced."""
 _PUBLISH_NS = 100_000_000
@@ -109,7 +108,7 @@ class Session:
         self._step_started = _counter()
         self._publish_at = 0
         self.halting = False
-        self._manual_state: tuple[Any, ...] = ()
+        self.by_hand = ByHand(self.book, self.steps)
         self._escalations: dict[bool, tuple[int, int]] = {}
         """By whether something was not finite: how often deep capture was switched on, and when it next may be."""
         self._notes: set[str] = set()
@@ -212,14 +211,17 @@ class Session:
 
     def forward_begins(self) -> None:
         """A model is about to run with gradients on."""
-        if self.steps.activity() or self._manual_update_seen():
+        if self.steps.activity() or self._updated_by_hand():
             self._turn()
+
+    def _updated_by_hand(self) -> bool:
+        return not self.in_optimizer and not hands_off() and self.by_hand.updated()
 
     def backward_begin(self, losses: Sequence[torch.Tensor], upstream: Any) -> None:
         self.backward_depth += 1
         if self.backward_depth > 1:
             return  # reentrant checkpointing runs a backward inside a backward: it is part of the outer one
-        if self._manual_update_seen():
+        if self._updated_by_hand():
             self._turn()
         if self.steps.backward_begins():
             self._turn(backwards=1)
@@ -258,8 +260,8 @@ class Session:
         self.in_backward = False
         if self.looking:
             self.emit("backward_end", losses, ok)
-        if not self._optimizer_in_charge() and not hands_off():
-            self._manual_state = self._manual_fingerprint()
+        if not hands_off():
+            self.by_hand.mark()
 
     def optimizer_built(self, optimizer: Any) -> None:
         number = self.book.optimizer(optimizer)
@@ -437,36 +439,9 @@ class Session:
         self.emit("compiling", module)
         self.census.due = self.census.wrapped = True
 
-    # -- updates written by hand
-
-    def _manual_update_seen(self) -> bool:
-        if self._optimizer_in_charge() or self.in_optimizer or hands_off():
-            return False
-        if self._manual_state and self._manual_fingerprint() != self._manual_state:
-            self._manual_state = ()
-            self.steps.weights_changed()
-            return self.steps.manual_turn()
-        return False
-
-    def _optimizer_in_charge(self) -> bool:
-        """Many backwards without an optimizer: somebody accumulates, or has gone over to updates by hand."""
-        return self.steps.updates_by_optimizer and self.steps.backwards < _LONG_ACCUMULATION
-
-    def _manual_fingerprint(self) -> tuple[Any, ...]:
-        """Enough of a few parameters to see whether somebody wrote to them or cleared their gradients."""
-        marks: list[Any] = []
-        for parameter in self.watched()[:4]:
-            grad = parameter.grad
-            marks.append((parameter._version, id(grad), None if grad is None else grad._version))
-            if on_host(parameter):  # this rank's values only: reading a sharded whole is a collective
-                marks.append(strided(local(parameter), 8).tolist())
-            else:
-                marks.append(self.steps.total_backwards)
-        return tuple(map(str, marks))
-
     def watched(self) -> list[torch.Tensor]:
-        """Trainable tensors that nobody's optimizer owns but that take part: for hand-written updates."""
-        return [tensor for tensor in self.book.tensors() if tensor.requires_grad]
+        """Trainable tensors that take part, whoever updates them."""
+        return self.book.trainable()
 
     # -- the end
 
