@@ -146,3 +146,26 @@ def test_the_guard_of_a_device_tells_norms_and_not_only_largest_values(tmp_path,
     told = [event for event in brickprof.load(bp.folder).events.itertuples() if event.kind == "grad"]
     assert len(told) == 30
     assert [event.fields["l2"] for event in told] == pytest.approx([norms[event.step] for event in told], rel=1e-5)
+
+
+def targets_of(folder):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(6, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with brickprof.attach(model, optimizer, out=folder, overhead="100%") as bp:
+        for step in range(20):
+            generator = torch.Generator().manual_seed(step % 5)
+            inputs = torch.randn(8, 6, generator=generator)
+            labels = torch.randint(0, 4, (8,), generator=generator)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+    told = [event for event in brickprof.load(bp.folder).events.itertuples() if event.kind == "targets"]
+    return [(event.step, event.fields["fingerprint"], event.fields["input"], event.fields["rows"]) for event in told]
+
+
+def test_what_a_device_learns_from_has_the_fingerprint_it_has_on_a_host(tmp_path, monkeypatch):
+    on_a_host = targets_of(tmp_path / "host")
+    late.pretend(monkeypatch, 0.003)
+    assert targets_of(tmp_path / "device") == on_a_host
+    assert len(on_a_host) == 20 and len({told[1:] for told in on_a_host}) == 5

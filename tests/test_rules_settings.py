@@ -602,6 +602,16 @@ def test_the_bytes_of_a_model_are_exact():
     assert judged(made, "C-MEM-001", "footprint").verdict is Verdict.NOT_EVALUATED
 
 
+def test_a_rate_that_can_only_fall_was_gone_for_the_steps_that_nobody_looked_at_too():
+    made = Training()
+    made.optimizer()
+    settings = {"step_size": 10, "gamma": 0.1}
+    made.event("schedule", 0, schedule=0, cls="StepLR", optimizer=0, lr=[1e-2], settings=settings)
+    made.train([1e-2 * 0.1 ** (step // 10) for step in range(65)])
+    made.end(200)
+    assert [each.cause for each in judged(made, "C-COSINE-001", "schedule").violations] == ["schedule-horizon-wrong"]
+
+
 # -- schedules that wait for progress
 
 

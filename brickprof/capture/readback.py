@@ -19,6 +19,8 @@ from brickprof.clock import now
 
 Done = Callable[[torch.Tensor], None]
 _LONGEST = 256
+_LONGEST_OF_ALL = 2048
+"""A device that far behind gets no more to do for us; single numbers, losses among them, are the last to go."""
 _SLOTS = 64
 _ENOUGH = 8
 _LITTLE = 4096
@@ -92,7 +94,7 @@ class Readback:
         if on_host(value):
             done(value.item())
             return
-        if not self._takes(value):
+        if not self._takes(value, _LONGEST_OF_ALL):
             return
         stream = self.lane.stream(value)
         if self._scalars and (len(self._scalars) == _SLOTS or stream != self._stream):
@@ -104,13 +106,13 @@ class Readback:
         self._page[1 + len(self._scalars)].copy_(value.reshape(()), non_blocking=True)
         self._scalars.append((done, now()))
 
-    def _takes(self, tensor: torch.Tensor) -> bool:
+    def _takes(self, tensor: torch.Tensor, longest: int = _LONGEST) -> bool:
         if not self.lane.serves(tensor):
             self.dropped += 1
             return False
-        if len(self._waiting) >= _LONGEST:
+        if len(self._waiting) >= longest:
             self.poll()
-        if len(self._waiting) >= _LONGEST:
+        if len(self._waiting) >= longest:
             self.dropped += 1
             return False
         return True

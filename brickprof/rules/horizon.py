@@ -22,6 +22,7 @@ from brickprof.rules.story import Story, Track
 CONTRACT = "C-COSINE-001"
 _FOLLOW = frozenset({"plateau", "not-learning", "slow-learning", "small-updates", "overfitting", "underfitting"})
 _FALLING = frozenset({"CosineAnnealingLR", "OneCycleLR", "LinearLR", "PolynomialLR", "LambdaLR", "by hand"})
+_ONLY_FALL = frozenset({"StepLR", "MultiStepLR", "ExponentialLR", "PolynomialLR"})
 _TURNS_ROUND = frozenset({"CosineAnnealingLR"})
 _MEANT_TO_TURN = frozenset({"CosineAnnealingWarmRestarts", "CyclicLR", "ReduceLROnPlateau"})
 _FIT = 2e-3
@@ -85,7 +86,10 @@ def _spent(
         return None
     start = int(len(spent) - np.argmin(spent[::-1])) if not spent.all() else 0
     first = int(found.steps[start])
-    share = 1 - first / max(1, int(found.steps[-1]))
+    last = int(found.steps[-1])
+    if own and all(one.cls in _ONLY_FALL for one in own):
+        last = max(last, story.steps(rank) - 1)  # nobody looked at the rate so late, and it cannot have risen
+    share = 1 - first / max(1, last)
     if share < contract.threshold("spent_share"):
         return None
     stands = progress.stands(story.losses(rank).since(first), least=0.05)
