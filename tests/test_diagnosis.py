@@ -14,8 +14,9 @@ from making import INF, NAN, Made
 
 import brickprof.diagnosis
 import brickprof.rules
-from brickprof.contracts.verdicts import Severity, Verdict
+from brickprof.contracts.verdicts import Severity, Verdict, Violation
 from brickprof.diagnosis import Diagnosis, Doctor, Finding, diagnose
+from brickprof.diagnosis.incidents import incidents
 from brickprof.errors import UnreadableInput
 from brickprof.records import Event
 
@@ -340,3 +341,14 @@ def test_no_record_breaks_the_diagnosis(strange):
     assert [result.why for result in doctor.engine.results() if "the rule failed" in result.why] == []
     assert Diagnosis.from_dict(json.loads(diagnosis.to_json())) == diagnosis
     assert str(diagnosis)
+
+
+def test_what_began_after_the_numbers_ran_away_is_not_fixed_first():
+    def seen(what, step, **about):
+        return Violation("C-X-001", what, Severity.WARNING, f"{what} seen", step, step, **about)
+
+    spike = seen("spike", 100)
+    dead = seen("dead-units", 120, cause="dead-activations", certainty=0.7)
+    before = seen("dead-units", 20, cause="dead-activations", certainty=0.7)
+    assert [one.lead for one in incidents([dead, spike])] == [spike, dead]
+    assert [one.lead for one in incidents([spike, before])] == [before, spike]

@@ -54,7 +54,8 @@ def incidents(violations: Iterable[Violation]) -> list[Incident]:
             found[id(root)].symptoms.append(violation)
     for incident in found.values():
         incident.symptoms.sort(key=_noticed_first)
-    return sorted(found.values(), key=_fix_first)
+    damage = min((one.first_step for one in (each.lead for each in found.values()) if _is_damage(one)), default=None)
+    return sorted(found.values(), key=lambda incident: _fix_first(incident, damage))
 
 
 def _leads_first(violation: Violation) -> tuple[int, float, int, int, int]:
@@ -109,10 +110,20 @@ def _noticed_first(violation: Violation) -> tuple[int, int, int, int]:
     return violation.mechanism, violation.what in ENDINGS, _RANKING[violation.severity], violation.first_step
 
 
-def _fix_first(incident: Incident) -> tuple[int, int, int, float, int]:
-    """The graver first; a run that learns slowly is worth more than a fast one that learns nothing."""
+def _is_damage(violation: Violation) -> bool:
+    """Numbers that ran away, by a cause that nobody named."""
+    what = violation.what in _RUNS_AWAY or violation.what == "nonfinite"
+    return what and not violation.mechanism and violation.severity is not Severity.INFO
+
+
+def _fix_first(incident: Incident, damage: int | None) -> tuple[int, int, int, int, float, int]:
+    """The graver first; a run that learns slowly is worth more than a fast one that learns nothing.
+
+    A mechanism that began after the numbers had run away did not make them: it is probably part of what they left.
+    """
     lead = incident.lead
+    after = lead.mechanism and not lead.static and damage is not None and lead.first_step > damage
     return (
-        _RANKING[incident.severity], lead.what in _ONLY_SLOW, not lead.mechanism,
+        _RANKING[incident.severity], lead.what in _ONLY_SLOW, after, not lead.mechanism,
         -lead.certainty if lead.mechanism else 0.0, lead.first_step,
     )  # fmt: skip
