@@ -93,7 +93,7 @@ class MomentsProbe(Probe):
                 values = tensors.local(grad)
                 if rule is not None and tensors.watchable(values):
                     length = min(tensors.SAMPLE, values.numel())
-                    count = _count(optimizer.state.get(parameter, {}))
+                    count = _done(optimizer.state.get(parameter, {}))
                     found.append(_Watched(self.session.book.entry(parameter), parameter, rule, length, count))
         return found
 
@@ -146,6 +146,12 @@ def _number(value: Any) -> float | None:
 
 def _count(state: Any) -> float | None:
     return _number(state.get("step")) if isinstance(state, dict) else None
+
+
+def _done(state: Any) -> float | None:
+    """How many updates a state has seen. A counter on a device (``fused=True``) is there because there were some."""
+    step = state.get("step") if isinstance(state, dict) else None
+    return 1.0 if isinstance(step, torch.Tensor) and not on_host(step) else _count(state)
 
 
 def _any_state(optimizer: Any) -> Any:

@@ -169,3 +169,20 @@ def test_what_a_device_learns_from_has_the_fingerprint_it_has_on_a_host(tmp_path
     late.pretend(monkeypatch, 0.003)
     assert targets_of(tmp_path / "device") == on_a_host
     assert len(on_a_host) == 20 and len({told[1:] for told in on_a_host}) == 5
+
+
+def test_a_state_whose_counter_is_on_a_device_is_not_taken_for_a_new_one(tmp_path, monkeypatch):
+    late.pretend(monkeypatch, 0.001)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(6, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for place in range(2):
+        with brickprof.attach(model, optimizer, out=tmp_path / str(place)) as bp:
+            for inputs, targets in batches(20):
+                optimizer.zero_grad()
+                (model(inputs) - targets).square().mean().backward()
+                optimizer.step()
+        run = brickprof.load(bp.folder)
+        told = [event for event in run.events.itertuples() if event.kind == "moments"]
+        assert told and not any(row["stale"] for event in told for row in event.fields["tensors"])
+        assert brickprof.diagnose(run).findings == ()
