@@ -89,7 +89,7 @@ class GradientsProbe(Probe):
     def scaling(self, scaler: Any, loss: Any) -> None:
         scale, on = scaler._scale, self.session.on
         self._scale = _Scale()
-        if scale is not None and (on_host(scale) or ((on.guard or on.full) and not hands_off())):
+        if scale is not None and (on_host(scale) or on.guard or on.full) and not hands_off():
             self.session.readback.read(scale, self._scale.arrived)
 
     def backward_end(self, losses: Sequence[torch.Tensor], ok: bool) -> None:

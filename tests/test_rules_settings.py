@@ -602,6 +602,17 @@ def test_the_bytes_of_a_model_are_exact():
     assert judged(made, "C-MEM-001", "footprint").verdict is Verdict.NOT_EVALUATED
 
 
+@pytest.mark.parametrize(("declared", "updates"), [({"lr": 1e-2}, 1), ({}, 4)])
+def test_a_missing_warm_up_is_told_as_soon_as_it_can_be(declared, updates):
+    for made_so_far in (updates - 1, updates):
+        made = Training()
+        made.declare(warmup_steps=20, **declared)
+        made.optimizer()
+        made.train([1e-2] * made_so_far)
+        found = judged(made, "C-COSINE-001", "schedule").violations
+        assert [each.detected_step for each in found] == ([updates - 1] if made_so_far == updates else [])
+
+
 def test_a_rate_that_can_only_fall_was_gone_for_the_steps_that_nobody_looked_at_too():
     made = Training()
     made.optimizer()
@@ -638,14 +649,20 @@ def test_an_accuracy_that_is_to_be_low():
     assert "mode='max'" in found.action and found.first_step == 39
 
 
+def test_a_loss_that_is_to_be_high():
+    result = judged(waiting(FALLING, "max", FALLING), "C-COSINE-001", "schedule")
+    assert "mode='min'" in only(result, "schedule-horizon-wrong").action
+
+
 @pytest.mark.parametrize(
     ("measures", "mode"),
     [
         (ACCURACY, "max"),
+        (ACCURACY[::-1], "max"),
         ([1.1 * loss for loss in FALLING], "min"),
         ([1.1, 0.9, 0.8, 0.85, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4], "min"),
     ],
-    ids=["accuracy, to be high", "held-out loss", "held-out loss that rises again"],
+    ids=["accuracy, to be high", "accuracy that falls", "held-out loss", "held-out loss that rises again"],
 )
 def test_schedules_that_are_told_what_they_take_it_for(measures, mode):
     result = judged(waiting(measures, mode, FALLING), "C-COSINE-001", "schedule")

@@ -65,7 +65,7 @@ class Journal:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.alive = True
-        self._as_of = 0
+        self._as_of = self._dated_by = 0
         self.stopped = ""
         self.dropped = {"events": 0, "spans": 0, "samples": 0}
         self._events = EventFile(self.folder / EVENTS, first_seq)
@@ -111,7 +111,8 @@ class Journal:
                 if kind in NOTABLE and len(self._anomalies) < _MOST_ANOMALIES:
                     self._anomalies.add(step)
                 self._step = step
-                return self._events.append(kind, step, fields, self._as_of)
+                late = self._as_of and threading.get_ident() == self._dated_by
+                return self._events.append(kind, step, fields, self._as_of if late else 0)
         except OSError as error:
             self._stop(error)
         except Exception:
@@ -119,8 +120,8 @@ class Journal:
         return -1
 
     def date(self, time_ns: int) -> None:
-        """Until further notice, events are of ``time_ns``: they happened then and are told only now. 0 ends that."""
-        self._as_of = time_ns
+        """Until further notice, this thread's events are of ``time_ns``: they happened then. 0 ends that."""
+        self._as_of, self._dated_by = time_ns, threading.get_ident()
 
     def loss(self, step: int, micro: int, value: float, time_ns: int) -> None:
         """Keeps one bare loss, safe from a kill, and writes those of the last 400 ms as one event."""

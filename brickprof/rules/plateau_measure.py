@@ -2,7 +2,7 @@
 
 Enters: what it was told (``measure``), which way it counts as better (``mode``), and the losses of the run. Leaves: a
 violation where what it is told gets better as the training does, and it counts that as worse: an accuracy that is to
-be as low as possible. Each good epoch then brings the next cut of the rate nearer.
+be as low as possible, or a loss that is to be high. Each good epoch then brings the next cut of the rate nearer.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from brickprof.rules import curves
 from brickprof.rules.names import number
 from brickprof.rules.schedules import Schedule
 from brickprof.rules.story import Story
+from brickprof.rules.story.tracks import Floats
 
 CONTRACT = "C-COSINE-001"
 _FOLLOW = frozenset({"plateau", "not-learning", "slow-learning", "small-updates", "underfitting", "schedule"})
@@ -46,26 +47,26 @@ def _wrong_way(story: Story, rank: int, told: list[Event]) -> bool:
     sign = -1.0 if told[0].fields.get("mode") == "max" else 1.0
     losses = story.losses(rank).finite()
     before, after = losses.until(told[0].step), losses.since(told[-1].step)
-    if not np.isfinite(measures).all() or len(losses) < _FEWEST or not len(before) or _are_losses(story, rank, told):
+    if not np.isfinite(measures).all() or len(losses) < _FEWEST or not len(before):
         return False
+    if _are_losses(story, rank, measures) != (sign < 0):
+        return False  # a loss that rises, or a score that falls, is what the schedule takes it for
     fell = float(np.median((after if len(after) else losses).values[-8:])) < 0.95 * float(np.median(before.values[-8:]))
     away = sign * (measures[1:] - measures[0])
     # A loss on held-out data falls before it rises; what is worse than its first value from then on never counted.
     return bool(fell and (away > 0).mean() > 0.9 and float(np.median(away)) > 0 and _rises(sign * measures))
 
 
-def _rises(values: np.ndarray) -> bool:
+def _rises(values: Floats) -> bool:
     early = values[: max(3, len(values) // 3)]
     return float(np.corrcoef(np.arange(len(early)), early)[0, 1]) > _CLEAR if np.ptp(early) > 0 else False
 
 
-def _are_losses(story: Story, rank: int, told: list[Event]) -> bool:
-    """Whether the measure is the loss itself, of the training or of evaluations: then it says what it seems to say."""
+def _are_losses(story: Story, rank: int, measures: Floats) -> bool:
+    """Whether the measure is the loss itself, of the training or of evaluations."""
     known = np.concatenate([story.losses(rank).values, curves.evaluations(story, rank).values])
-    measures = [number(event.fields.get("measure")) or 0.0 for event in told]
     near = [bool(np.any(np.abs(known - value) <= 1e-6 * max(abs(value), 1e-9))) for value in measures]
-    inside = len(known) and min(measures) >= known.min() and max(measures) <= known.max()
-    return sum(near) > len(near) / 2 or bool(inside and told[0].fields.get("mode") == "max")
+    return sum(near) > len(near) / 2
 
 
 def _violation(rank: int, told: list[Event]) -> Violation:

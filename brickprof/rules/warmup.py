@@ -25,21 +25,24 @@ def missing(story: Story, rank: int, at: int) -> Violation | None:
     setting = _asked(story)
     events = [event for event in story.events("optimizer", rank) if whole(event.fields.get("optimizer")) == at]
     found = story.rates(rank, at).finite()
-    if setting is None or len(found) < _FEWEST or whole(events[0].fields.get("count")) != 1:
+    if setting is None or not len(found) or whole(events[0].fields.get("count")) != 1:
         return None
     first, peak = float(found.values[0]), float(found.values.max())
+    asked = declared.only(declared.settings(story), "lr")
+    told = asked is not None and first >= 0.9 * (number(asked.value) or math.inf)
+    needed = 1 if told else _FEWEST  # where the full rate is declared too, the first update says it all
+    if len(found) < needed:
+        return None
     constant = peak <= float(found.values.min()) * (1 + 1e-6)
     if first < 0.9 * peak or peak <= 0 or (constant and "scheduler" in declared.settings(story)):
         return None
     if declared.resumed_at(story, rank):
         return None
-    asked = declared.only(declared.settings(story), "lr")
-    told = asked is not None and first >= 0.9 * (number(asked.value) or math.inf)
     evidence = tuple(each for each in (setting.source, found.evidence(0), found.evidence(len(found) - 1)) if each)
     symptom = f"the configuration says {setting.key}: {setting.value}, and the first update is made with {first:.3g}"
     return Violation(
         CONTRACT, "schedule", Severity.ERROR, f"{symptom}, the highest rate of the run", 0,
-        int(found.steps[0 if told else _FEWEST - 1]), "", "optimizer", rank, evidence,
+        int(found.steps[needed - 1]), "", "optimizer", rank, evidence,
         {"question": "Does the warm-up take place?", "asked": "How large was the rate in the first updates?"},
         "warmup-missing", 0.92, _FOLLOW,
         (Because("Why is the first rate the full one?", "Nothing lowered the rate before the first update: no warm-up "

@@ -187,7 +187,7 @@ class Story:
     def hyperparameters(self, rank: int = 0) -> dict[int, list[dict[str, Any]]]:
         """The live groups of each optimizer, as they last were: lr, betas, eps, weight_decay, ... ."""
         found: dict[int, list[dict[str, Any]]] = {}
-        for event in _by_seq([*self.events("optimizer_created", rank), *self.events("hyperparameters", rank)]):
+        for event in _in_order([*self.events("optimizer_created", rank), *self.events("hyperparameters", rank)]):
             groups = event.fields.get("groups")
             if isinstance(groups, list):
                 known = [group for group in groups if isinstance(group, dict)]
@@ -241,7 +241,7 @@ def _largest(value: Any) -> Any:
     return max(known) if known else None
 
 
-def _by_seq(events: Iterable[Event]) -> list[Event]:
+def _in_order(events: Iterable[Event]) -> list[Event]:
     return sorted(events, key=lambda event: event.moment)
 
 
