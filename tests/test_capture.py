@@ -140,6 +140,7 @@ def test_updates_and_checksums_follow_the_weights(tmp_path: Path) -> None:
         moved = (after[name] - start).norm().item()
         assert updates.loc[name, "l2"] == pytest.approx(moved, rel=1e-3)
         assert updates.loc[name, "ratio"] == pytest.approx(moved / after[name].norm().item(), rel=1e-3)
+        assert updates.loc[name, "scale"] == pytest.approx(start.norm().item(), rel=1e-3)
         bits = after[name].view(torch.int32).sum(dtype=torch.int64).item()
         assert int(weights.loc[name, "checksum"]) == bits
 
@@ -574,3 +575,27 @@ def test_a_model_is_copied_and_pickled_without_our_hooks(tmp_path: Path) -> None
     assert b"brickprof" not in watched.getvalue()
     watched.seek(0)
     assert torch.load(watched, weights_only=False)(torch.randn(2, 8)).shape == (2, 1)
+
+
+def test_an_attribute_that_is_spelt_nearly_like_requires_grad_is_seen(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first = next(name for name, _ in model.named_parameters())
+    dict(model.named_parameters())[first].require_grad = True
+    with brickprof.attach(model, optimizer, out=tmp_path) as bp:
+        train(model, optimizer, 2, lambda _: None)
+    told = [event.fields for event in brickprof.load(bp.folder).events.itertuples() if event.kind == "ownership"]
+    assert told and all(fields["wished"] == [[first, True, "require_grad"]] for fields in told)
+
+
+def test_a_schedule_that_waits_for_progress_is_seen_with_what_it_is_told(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=0)
+    with brickprof.attach(model, optimizer, out=tmp_path) as bp:
+        for measure in (0.5, torch.tensor(0.25), 0.75):
+            train(model, optimizer, 1, lambda _: None)
+            schedule.step(measure)
+    events = [event.fields for event in brickprof.load(bp.folder).events.itertuples() if event.kind == "schedule"]
+    told = [(fields["measure"], fields["mode"], fields["lr"]) for fields in events if "measure" in fields]
+    assert told == [(0.5, "max", [0.1]), (0.25, "max", [pytest.approx(0.01)]), (0.75, "max", [pytest.approx(0.01)])]

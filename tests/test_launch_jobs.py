@@ -56,6 +56,19 @@ def test_torchrun_around_us(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_rank_that_speaks_has_waited_for_the_others(tmp_path):
+    late = "import os, time\nif os.environ['RANK'] == '1':\n    time.sleep(3)\n"
+    broken = "    model = torch.nn.Linear(2, 1)\n    model.weight.data.fill_(float('nan'))\n"
+    rest = broken + "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n    for _ in range(3):\n"
+    rest += "        model(torch.ones(2, 2)).mean().backward()\n        optimizer.step()\n"
+    launching.script(tmp_path, TRAINING + late + rest + "else:\n    train()\n")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = launching.finished([*command, "-m", "brickprof", "run", "t.py"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "FAIL" in done.stderr and "nan" in done.stderr
+
+
+@pytest.mark.slow
 def test_processes_that_train_below_the_script_are_ranks(tmp_path):
     text = TRAINING + (
         "import subprocess\n"
