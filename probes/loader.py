@@ -226,10 +226,11 @@ def _tensors(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 
 
 def _fingerprint(found: list[torch.Tensor]) -> str:
-    checksum = 0
-    for tensor in found:
-        if tensor.layout is not torch.strided or tensor.numel() == 0:
-            continue
+    """Empty where there is nothing that can be told apart: batches on a device, or of no tensors at all."""
+    checksum, readable = 0, [tensor for tensor in found if tensor.layout is torch.strided and tensor.numel()]
+    if not readable:
+        return ""
+    for tensor in readable:
         picked = tensors.strided(tensor.detach(), _ELEMENTS).contiguous()
         checksum = zlib.crc32(_bytes(picked), zlib.crc32(str(tensor.shape).encode(), checksum))
     return f"{checksum:08x}"

@@ -2,7 +2,7 @@
 
 Enters: calls of loss functions with gradients on, in steps whose facts are written; without any, the backward. Leaves:
 a ``targets`` event for the first of each step: a checksum of up to 32 elements of the target and of the model's input,
-how many samples that has, and where it lies.
+how many samples that has, of what shape, and where it lies.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class TargetsProbe(Probe):
         wanted: list[tuple[str, torch.Tensor]] = [("fingerprint", target)] if target is not None else []
         if given is not None:
             fields |= {"input": None, "rows": given.shape[0], "at": given.untyped_storage().data_ptr()}
+            fields["sample"] = list(given.shape[1:])
             wanted.append(("input", given))
         step, left = session.step, len(wanted)
 

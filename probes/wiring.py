@@ -263,4 +263,4 @@ def _placeless(node: graph.Node, tokens: _Tokens) -> torch.Tensor | None:
         size = rows.abs().amax(-1)[:, apart:]
         same += int((alike & (gap <= 1e-5 * size + 1e-12)).sum())
         pairs += int(alike.sum())
-    return torch.tensor(same / pairs) if pairs >= _SHORTEST else None
+    return torch.tensor(same / pairs, device="cpu") if pairs >= _SHORTEST else None

@@ -221,6 +221,12 @@ def test_a_kill_that_a_leak_explains_is_one_finding():
 # -- bounds
 
 
+ADVICE = (
+    "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
+    "incorrect.\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+)
+
+
 def raising(kind: str, message: str) -> Made:
     made = Made()
     made.healthy(5)
@@ -245,6 +251,9 @@ def raising(kind: str, message: str) -> Made:
         ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)", "exception", "C-PROCESS-001"),
         ("ZeroDivisionError", "float division by zero", "division-by-zero", "C-PROCESS-001"),
         ("ValueError", "no such preset", "exception", "C-PROCESS-001"),
+        ("AcceleratorError", f"CUDA error: device-side assert triggered{ADVICE}", "out-of-bounds", "C-BUFSIZE-001"),
+        ("AcceleratorError", f"CUDA error: out of memory{ADVICE}", "out-of-memory", "C-PROCESS-001"),
+        ("AcceleratorError", f"CUDA error: invalid argument{ADVICE}", "exception", "C-PROCESS-001"),
         ("RuntimeError", "NCCL: uncorrectable ECC error encountered", "hardware-error", "C-PROCESS-001"),
         (
             "RuntimeError",
@@ -259,6 +268,13 @@ def test_an_exception_says_what_it_is_about(kind, message, cause, contract):
         found for found in diagnose(raising(kind, message).run()).findings if found.severity is not Severity.INFO
     ]
     assert (finding.root_cause, finding.contract) == (cause, contract)
+
+
+def test_what_a_device_reports_late_is_told_in_one_line_with_the_way_to_its_place():
+    made = raising("AcceleratorError", f"CUDA error: device-side assert triggered{ADVICE}")
+    (finding,) = [found for found in diagnose(made.run()).findings if found.severity is not Severity.INFO]
+    assert "TORCH_USE_CUDA_DSA" not in str(finding.to_dict())
+    assert finding.next_experiment.startswith("CUDA_LAUNCH_BLOCKING=1 brickprof run ")
 
 
 def test_without_an_exception_bounds_are_not_evaluated():

@@ -2,15 +2,18 @@
 
 Enters: small device tensors and what to do with them. Leaves: the same numbers on the host, handed over
 at once for a CPU tensor and some steps later for a CUDA tensor, when its copy has finished by itself.
-The copies go to pinned memory that is used again and again; nothing here blocks.
+The copies go to pinned memory that is used again and again, by every session of the process, and is never given back:
+torch records an event on a device when it takes pinned memory back, and on a device that has failed this ends the
+process, with another exit code than its own. Nothing here blocks.
 """
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -51,11 +54,14 @@ class Cuda:
         return event
 
     def buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(numel, dtype=dtype, device="cpu", pin_memory=True)
+        buffer = torch.empty(numel, dtype=dtype, device="cpu", pin_memory=True)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(buffer))  # it outlives the interpreter
+        return buffer
 
 
 class Readback:
     lane: Lane = Cuda()
+    _free: ClassVar[dict[tuple[Lane, int, torch.dtype], list[torch.Tensor]]] = {}
 
     def __init__(
         self,
@@ -66,7 +72,6 @@ class Readback:
         self._date = date
         """Told, before a late value is handed over, when it was taken; 0 afterwards."""
         self._waiting: deque[tuple[Any, torch.Tensor, torch.Tensor, Done, int]] = deque()
-        self._pinned: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
         self._scalars: list[tuple[Callable[[float], None], int]] = []
         self._page: list[torch.Tensor] = []
         self._buffers: dict[int, list[torch.Tensor]] = {}
@@ -170,11 +175,11 @@ class Readback:
             done(values)
         finally:
             self._date(0)
-            self._pinned[buffer.numel(), buffer.dtype].append(buffer)
+            self._free[self.lane, buffer.numel(), buffer.dtype].append(buffer)
             if buffer.numel() > _LITTLE:  # what full statistics cost when they arrive is part of what they cost
                 self._spend("full", time.perf_counter_ns() - start)
 
     def _buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         size = 1 << max(4, (numel - 1).bit_length())
-        free = self._pinned.setdefault((size, dtype), [])
+        free = self._free.setdefault((self.lane, size, dtype), [])
         return free.pop() if free else self.lane.buffer(size, dtype)

@@ -13,13 +13,14 @@ from brickprof import plugins
 from brickprof.bricks import Coordinates
 from brickprof.contracts.terms import Terms
 from brickprof.contracts.verdicts import Severity, Verdict, Violation, overall
-from brickprof.diagnosis import again, summary, whys
+from brickprof.diagnosis import summary, whys
 from brickprof.diagnosis.case import Case
 from brickprof.diagnosis.hypotheses import Hypothesis, best
 from brickprof.diagnosis.incidents import Incident, incidents
 from brickprof.diagnosis.model import Diagnosis, Finding
 from brickprof.diagnosis.timeline import Timeline
 from brickprof.records import Record
+from brickprof.rules import again
 from brickprof.rules.engine import Engine
 from brickprof.rules.story import Story
 

@@ -11,7 +11,7 @@ import re
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.records import Event
-from brickprof.rules import outcomes, wording
+from brickprof.rules import again, outcomes, wording
 from brickprof.rules.failures import failure
 from brickprof.rules.story import Story
 
@@ -71,6 +71,8 @@ def _violation(event: Event, story: Story, contract: Contract) -> Violation | No
     symptom += first_line
     numbers = _NUMBER.findall(first_line)
     finding = f"At {place}: {first_line}" if place else first_line
+    if raised.late:
+        finding = f"The device told at {place}: an access before this line was outside" if place else first_line
     question = f"Which sizes? ({', '.join(numbers[:4])})" if numbers else "What was asked for?"
     return Violation(
         contract.id, cause, Severity.ERROR, symptom, event.step, event.step, brick, "kernel", max(event.rank, 0),
@@ -78,6 +80,7 @@ def _violation(event: Event, story: Story, contract: Contract) -> Violation | No
         explains=frozenset({"crashed", "exited", "crashed-by-signal"}),
         whys=(Because(question, wording.sentence(finding.rstrip(".")), brick, (event.id,)),),
         details={"question": "Why did the run end?", "asked": "What did the exception say?"}, action=action,
+        experiment=again.in_order(story, event.rank) if raised.late else "",
     )  # fmt: skip
 
 

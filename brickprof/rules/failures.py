@@ -16,6 +16,7 @@ _OF_A_CHILD = ("ProcessRaisedException", "ProcessExitedException", "ChildFailedE
 _LAST_LINE = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.MULTILINE)
 _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<name>\S+)')
 _SIGNAL = re.compile(r"terminated with signal (?P<name>SIG\w+)")
+_OF_A_DEVICE = re.compile(r"(CUDA|HIP|XPU)( kernel)? errors?: ")
 _COLLECTIVE = ("distributed_c10d.py", "torch/distributed/", "taps/collectives.py")
 
 
@@ -35,12 +36,17 @@ class Failure:
         return str(own[-1]) if own else ""
 
     @property
+    def late(self) -> bool:
+        """Whether a device reported it: it had happened earlier than at this line."""
+        return bool(_OF_A_DEVICE.match(self.message))
+
+    @property
     def in_collective(self) -> bool:
         return any(mark in frame.file for frame in self.frames[-8:] for mark in _COLLECTIVE)
 
 
 def failure(event: Event) -> Failure:
-    kind, message = str(event.fields.get("type", "")).rpartition(".")[2], str(event.fields.get("message", ""))
+    kind, message = str(event.fields.get("type", "")).rpartition(".")[2], _said(str(event.fields.get("message", "")))
     frames = event.fields.get("frames")
     told = [frame for frame in frames if isinstance(frame, dict)] if isinstance(frames, list) else []
     own = tuple(
@@ -53,6 +59,11 @@ def failure(event: Event) -> Failure:
     return inner or Failure(kind, message.strip(), own, signal["name"] if signal else "")
 
 
+def _said(message: str) -> str:
+    """Of an error of a device the first line: the others are the same advice under every one of them."""
+    return message.strip().splitlines()[0] if _OF_A_DEVICE.match(message.lstrip()) else message
+
+
 def _of_child(message: str) -> Failure | None:
     if "Traceback (most recent call last)" not in message:
         return None
@@ -62,4 +73,4 @@ def _of_child(message: str) -> Failure | None:
     if not last:
         return None
     said = trace[last[-1].start("message") :] if last[-1]["message"] else ""
-    return Failure(last[-1]["type"].rpartition(".")[2], said.strip(), frames)
+    return Failure(last[-1]["type"].rpartition(".")[2], _said(said.strip()), frames)

@@ -112,8 +112,12 @@ def _loop(story: Story, rank: int, contract: Contract) -> _Loop | None:
     on_device = _on_device(story, rank)
     found: dict[str, list[tuple[int, Event]]] = {}
     for event in looks:
-        for site, reads in _sites(event):
-            found.setdefault(site, []).append((reads, event))
+        waited = whole(event.fields["device"]) if on_device and "device" in event.fields else None
+        for site, told in _sites(event):
+            # Next to a device, numbers that lie on the host anyway (an optimizer's count of steps) cost nothing.
+            reads = told if waited is None else min(told, waited)
+            if reads:
+                found.setdefault(site, []).append((reads, event))
     loops = [
         _Loop(site, int(np.median([reads for reads, _ in seen])), tensors, tuple(event for _, event in seen), on_device)
         for site, seen in found.items()

@@ -44,7 +44,7 @@ class Spikes:
         judged = [curve for curve in found if not curve.several and len(curve) > contract.threshold("window")]
         violations = [
             violation for curve in judged
-            if (violation := _violation(curve, curves.beginnings(story, curve.track.rank), contract)) is not None
+            if (violation := _violation(story, curve, contract)) is not None
         ]  # fmt: skip
         if violations and violations[0].severity is not Severity.INFO:
             seen = violations[0].symptom
@@ -99,7 +99,8 @@ def _jump(curve: Curve, place: int, before: Floats) -> Jump:
     return Jump(place, level, peak, back)
 
 
-def _violation(curve: Curve, beginnings: list[int], contract: Contract) -> Violation | None:
+def _violation(story: Story, curve: Curve, contract: Contract) -> Violation | None:
+    beginnings = curves.beginnings(story, curve.track.rank)
     found = [
         jump for jump in jumps(curve, contract)
         if not any(abs(curve.step(jump.place) - begun) <= _AT_ONCE for begun in beginnings)
@@ -107,7 +108,7 @@ def _violation(curve: Curve, beginnings: list[int], contract: Contract) -> Viola
     if not found:
         return None
     left = len(curve) - 1 - found[-1].place
-    lasting = [jump for jump in found if _lasting(jump, left, contract) and not _learns_again(curve, jump)]
+    lasting = [jump for jump in found if _lasting(jump, left, contract) and not _learns_again(story, curve, jump)]
     often = len(found) >= contract.threshold("often") and not curve.phases and _apart(curve, found, contract)
     worst = lasting[0] if lasting else max(found, key=lambda jump: jump.peak - jump.before)
     extreme = worst.peak > contract.threshold("extreme") * max(curve.start, worst.before) and not curve.signed
@@ -149,12 +150,27 @@ def _apart(curve: Curve, found: list[Jump], contract: Contract) -> bool:
     return bool(calm.any()) and lowest > 2 * float(height[calm].max())
 
 
-def _learns_again(curve: Curve, jump: Jump) -> bool:
-    """No higher than an untrained model, and falling again: new data or a new task, and it is being learnt."""
-    if jump.peak > 3 * curve.start:
+def _learns_again(story: Story, curve: Curve, jump: Jump) -> bool:
+    """No higher than an untrained model, and falling again: new data or a new task, and it is being learnt.
+
+    How high an untrained model stands is known of the old task only.
+    """
+    if jump.peak > 3 * curve.start and not _other_samples(story, curve, jump):
         return False
     after = curve.values[jump.place :]
     return jump.back is not None or (curves.slope(after) < -4 and float(after[-5:].mean()) < 0.7 * jump.peak)
+
+
+def _other_samples(story: Story, curve: Curve, jump: Jump) -> bool:
+    """Whether samples had one shape until the jump, and have another since."""
+    at = curve.step(jump.place)
+    told = [
+        (event.step, tuple(shape)) for event in story.events("targets", curve.track.rank)
+        if isinstance(shape := event.fields.get("sample"), list) and all(isinstance(size, int) for size in shape)
+    ]  # fmt: skip
+    before = {shape for step, shape in told if step < at}
+    after = next((shape for step, shape in told if step >= at), None)
+    return len(before) == 1 and after is not None and after not in before
 
 
 def _lasting(jump: Jump, left: int, contract: Contract) -> bool:

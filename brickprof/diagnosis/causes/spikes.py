@@ -12,11 +12,10 @@ import warnings
 import numpy as np
 
 from brickprof.contracts.verdicts import Violation
-from brickprof.diagnosis import again
 from brickprof.diagnosis.case import Case
 from brickprof.diagnosis.hypotheses import Hypothesis
 from brickprof.diagnosis.model import Why
-from brickprof.rules import wording
+from brickprof.rules import again, wording
 from brickprof.rules.names import number
 from brickprof.rules.story import Story, Track
 
