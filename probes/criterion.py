@@ -20,7 +20,6 @@ from brickprof.capture.session import Session
 from brickprof.capture.sites import caller
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.taps.losses import Call
-from brickprof.capture.tensors import on_host
 
 _CLASSES_FIRST = frozenset({"cross_entropy", "nll", "multi_margin"})
 _THOROUGH_STEPS = 8
@@ -62,9 +61,9 @@ class CriterionProbe(Probe):
     def _maker(self, call: Call) -> int:
         """The module that squashed what the loss is given, where one did; 0 where none is known."""
         session, function = self.session, _maker_of(call.input)
-        if session.places is None or not on_host(call.result) or not type(function).__name__.startswith(_SQUASHING):
+        if session.places is None or not type(function).__name__.startswith(_SQUASHING):
             return 0
-        brick = session.places.find(call.result, graph.nodes(call.result), function)
+        brick = session.places.find(call.result.grad_fn, graph.nodes(call.result), function)
         graph.forget()  # a backward may never come
         return session.journal.brick(brick) if brick is not None and brick.path else 0
 

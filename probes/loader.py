@@ -1,8 +1,9 @@
 """Batches: how long the training waited for each, a fingerprint that tells two of them apart, what is in them.
 
 Enters: what a DataLoader hands out. Leaves: a ``loader`` event for each, loader spans and ``batch`` events. The
-fingerprint is a checksum of up to 32 elements of each tensor at a fixed stride; batches that are already on a device
-are not read. Where steps are slow, the first few thousand batches are all written, else those of steps whose facts are.
+fingerprint is a checksum of up to 32 elements of each tensor at a fixed stride; a batch that is already on a device has
+its own some steps later. Where steps are slow, the first few thousand batches are all written, else those of steps
+whose facts are.
 """
 
 from __future__ import annotations
@@ -116,13 +117,33 @@ class LoaderProbe(Probe):
         known = self._last = self._known(loader)
         known.count += 1
         self._written += 1
-        found = [tensor for tensor in _tensors(batch) if tensor.device.type == "cpu"][:_MOST_TENSORS]
-        fields = self._describe_batch(known, loader, found, wait_ns)
+        given = list(_tensors(batch))
+        found = [tensor for tensor in given if tensor.device.type == "cpu"][:_MOST_TENSORS]
+        fields = self._describe_batch(known, loader, found or given[:_MOST_TENSORS], wait_ns)
         if session.on.facts and not hands_off():
             fields |= _contents(found, _WHOLE if session.on.full else _LOOKED_AT)
-        session.fact("batch", fields, wanted=True)
+        if found or hands_off():
+            session.fact("batch", fields | {"fingerprint": "" if hands_off() else _fingerprint(found)}, wanted=True)
+        else:
+            self._tell_later(fields, given[:_MOST_TENSORS])
         if session.on.full and session.settings.level != "light" and not hands_off():
             self._sample(known, found)
+
+    def _tell_later(self, fields: dict[str, Any], given: list[torch.Tensor]) -> None:
+        """A batch on a device: its elements are on their way."""
+        session, step, elements = self.session, self.session.step, [_elements(tensor) for tensor in _readable(given)]
+        if not elements:
+            session.fact("batch", fields | {"fingerprint": ""}, wanted=True)
+            return
+        home: list[torch.Tensor] = []
+
+        def arrived(host: torch.Tensor) -> None:
+            home.append(host.clone())
+            if len(home) == len(elements):
+                session.fact("batch", fields | {"fingerprint": _fingerprint(home)}, step=step, wanted=True)
+
+        for some in elements:
+            session.readback.read(some, arrived)
 
     def _describe_batch(self, known: _Loader, iterator: Any, found: list[torch.Tensor], wait_ns: int) -> dict[str, Any]:
         size = found[0].shape[0] if found and found[0].dim() else None
@@ -130,7 +151,6 @@ class LoaderProbe(Probe):
         fields = {
             "loader": known.number,
             "wait_ns": wait_ns,
-            "fingerprint": "" if hands_off() else _fingerprint(found),
             "size": size,
             "samples": size,
             "count": known.count,
@@ -226,14 +246,19 @@ def _tensors(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 
 
 def _fingerprint(found: list[torch.Tensor]) -> str:
-    """Empty where there is nothing that can be told apart: batches on a device, or of no tensors at all."""
-    checksum, readable = 0, [tensor for tensor in found if tensor.layout is torch.strided and tensor.numel()]
-    if not readable:
-        return ""
+    """Empty where there is nothing that can be told apart."""
+    checksum, readable = 0, _readable(found)
     for tensor in readable:
-        picked = tensors.strided(tensor.detach(), _ELEMENTS).contiguous()
-        checksum = zlib.crc32(_bytes(picked), zlib.crc32(str(tensor.shape).encode(), checksum))
-    return f"{checksum:08x}"
+        checksum = zlib.crc32(_bytes(_elements(tensor)), zlib.crc32(str(tensor.shape).encode(), checksum))
+    return f"{checksum:08x}" if readable else ""
+
+
+def _readable(found: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor for tensor in found if tensor.layout is torch.strided and tensor.numel()]
+
+
+def _elements(tensor: torch.Tensor) -> torch.Tensor:
+    return tensors.strided(tensor.detach(), _ELEMENTS).contiguous()
 
 
 def _bytes(picked: torch.Tensor) -> bytes:

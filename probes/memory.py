@@ -1,6 +1,7 @@
 """Memory of the process and of its device, step by step but rarely.
 
-Enters: ends of sampled steps, and one step a second at most. Leaves: ``memory`` events.
+Enters: ends of sampled steps: one a second at most, and with a device those that
+are looked at in full early on. Leaves: ``memory`` events.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import time
 
 import torch
 
+from brickprof.capture.cadence import LOOKS
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 
@@ -28,13 +30,14 @@ class MemoryProbe(Probe):
         self._page = _page_size()
 
     def step_end(self, step: int) -> None:
-        stamp = time.perf_counter_ns()
-        if stamp - self._last < (_EVERY_NS if self._looks > _CLOSE_LOOKS else _EVERY_NS // 4):
+        stamp, device = time.perf_counter_ns(), torch.cuda.is_initialized()
+        soon = stamp - self._last < (_EVERY_NS if self._looks > _CLOSE_LOOKS else _EVERY_NS // 4)
+        if soon and not (device and step in LOOKS):
             return
         self._last = stamp
         self._looks += 1
         fields: dict[str, int | None] = {"rss": self._resident()}
-        if torch.cuda.is_initialized():
+        if device:
             fields["device_allocated"] = torch.cuda.memory_allocated()
             fields["device_reserved"] = torch.cuda.memory_reserved()
             fields["device_peak"] = torch.cuda.max_memory_allocated()

@@ -1,30 +1,36 @@
 """Where a loss that is not finite was made.
 
-Enters: a CPU loss that is not finite, before its backward. Leaves: an ``origin`` event: the first operation of the
-forward whose inputs were finite and whose output cannot have been, from what autograd saved, and the module it stands
-in (see ``places``); or the weights or the data that were broken before.
+Enters: a loss that is not finite, before its backward; on a device, where nobody knows that yet, the losses of sampled
+and of early steps. Leaves: an ``origin`` event: the first operation of the forward whose inputs were finite and whose
+output cannot have been, from what autograd saved, and the module it stands in (see ``places``); or the weights or the
+data that were broken before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from brickprof.bricks import Brick
-from brickprof.capture import graph, tensors
+from brickprof.capture import breaking, graph
+from brickprof.capture.breaking import Look
 from brickprof.capture.places import Places
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
+from brickprof.capture.sights import OnHost, Question, Saved, Sight
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.tensors import on_host
 
 _MOST = 4
 _APART = 10
 _BACK = 12
-_MOST_ELEMENTS = 1 << 20
-Look = dict[str, Any]
+_EARLY = 64
+_MOST_PENDING = 4
+_counter = time.perf_counter_ns
 
 
 class _Found(NamedTuple):
@@ -35,12 +41,14 @@ class _Found(NamedTuple):
 
 class OriginProbe(Probe):
     name = "origin"
-    ways = ("full",)
+    ways = ("facts", "full")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._told = 0
         self._not_before = 0
+        self._pending = 0
+        self._cost = 0
         self._places = session.places = Places(session, self.name)
 
     # -- where operations stand
@@ -54,6 +62,11 @@ class OriginProbe(Probe):
     def backward_begin(self, losses: Sequence[torch.Tensor], upstream: Any) -> None:
         for loss in losses[:1]:
             self._places.learn(loss)
+            if not on_host(loss) and upstream is None and loss.numel() == 1 and self._asking():
+                start = _counter()
+                self._ask(loss)
+                self._cost = _counter() - start
+                self.session.spend("full", self._cost)
 
     def step_end(self, step: int) -> None:
         self._places.release()
@@ -67,83 +80,108 @@ class OriginProbe(Probe):
     # -- a loss that is not finite
 
     def loss_broken(self, loss: torch.Tensor) -> None:
-        session = self.session
-        if self._told >= _MOST or session.step < self._not_before or hands_off():
-            return
-        self._told += 1
-        self._not_before = session.step + _APART
-        session.fact("origin", self._find(loss), always=True)
+        if self._wanted(self.session.step) and not hands_off():
+            self._places.learn(loss)
+            self._tell(self.session.step, loss.grad_fn, graph.nodes(loss), OnHost())
 
-    def _find(self, loss: torch.Tensor) -> dict[str, Any]:
-        self._places.learn(loss)
-        nodes = graph.nodes(loss)
+    def _wanted(self, step: int) -> bool:
+        return self._told < _MOST and step >= self._not_before
+
+    def _tell(self, step: int, root: Any, nodes: list[graph.Node], sight: Sight) -> None:
+        self._told += 1
+        self._not_before = step + _APART
+        self.session.fact("origin", self._find(root, nodes, sight), step=step, always=True)
+
+    # -- on a device: what may be needed is asked for, and looked at if the loss turns out to be broken
+
+    def _asking(self) -> bool:
+        session, on = self.session, self.session.on
+        early = session.step < _EARLY and session.cadence.spares(self._cost)
+        if not (on.full or on.deep or early) or session.settings.level == "light":
+            return False
+        return self._pending < _MOST_PENDING and self._wanted(session.step) and not hands_off()
+
+    def _ask(self, loss: torch.Tensor) -> None:
+        step, root, nodes = self.session.step, loss.grad_fn, graph.nodes(loss)
+        question = Question(loss, nodes)
+
+        def arrived(host: torch.Tensor) -> None:
+            self._pending -= 1
+            numbers = host.tolist()
+            if not math.isfinite(numbers[0]) and self._wanted(step):
+                self._tell(step, root, nodes, question.answered(numbers))
+
+        self._pending += 1
+        self.session.readback.read(question.numbers, arrived)
+
+    # -- what it was
+
+    def _find(self, root: Any, nodes: list[graph.Node], sight: Sight) -> dict[str, Any]:
         for node in nodes:
-            found = self._of(node)
+            found = self._of(node, sight)
             if found is not None:
-                where = self._where(loss, nodes, found) if found.function is not None else {}
+                where = self._where(root, nodes, found) if found.function is not None else {}
                 return {"op": node.name, "depth": node.depth, "nodes": len(nodes)} | found.fields | where
         for node in nodes:
-            fields = self._of_leaf(getattr(node.function, "variable", None))
+            fields = self._of_leaf(getattr(node.function, "variable", None), sight)
             if fields is not None:
                 return {"op": node.name, "depth": node.depth, "nodes": len(nodes)} | fields
-        return {"op": type(loss.grad_fn).__name__, "kind": "unknown", "inputs": [], "depth": 0, "nodes": len(nodes)}
+        return {"op": type(root).__name__, "kind": "unknown", "inputs": [], "depth": 0, "nodes": len(nodes)}
 
-    def _of(self, node: graph.Node) -> _Found | None:
+    def _of(self, node: graph.Node, sight: Sight) -> _Found | None:
         """What ``node`` did wrong, or what it was given that was wrong already."""
-        inputs, results = [], []
-        for name, value in graph.saved(node.function):
-            if value.is_floating_point() and on_host(value) and value.layout is torch.strided and value.numel():
-                look = _look(name, value)
-                if name.startswith(("result", "output")):
-                    results.append(look)
-                    continue
-                inputs.append(look)
-                if not look["finite"]:
-                    return self._given(value, look)
-        kind = _RULES.get(node.op, _none)(node.function, inputs)
-        if kind is None and any(not look["finite"] for look in results):
-            kind = _FROM_RESULT.get(node.op) or ("overflow" if all(not look["nan"] for look in results) else "unknown")
-        return None if kind is None else _Found({"kind": kind, "inputs": inputs or results}, node.function)
+        saved = sight.of(node)
+        inputs = [each for each in saved if not breaking.is_result(each.look["name"])]
+        spoilt = next((each for each in inputs if not each.look["finite"]), None)
+        if spoilt is not None:
+            return self._given(spoilt, sight)
+        looks = [each.look for each in inputs]
+        results = [each.look for each in saved if breaking.is_result(each.look["name"])]
+        kind = breaking.mistake(node, looks, results)
+        return None if kind is None else _Found({"kind": kind, "inputs": looks or results}, node.function)
 
-    def _given(self, value: torch.Tensor, look: Look) -> _Found:
-        maker = value.grad_fn
+    def _given(self, spoilt: Saved, sight: Sight) -> _Found:
+        maker, look = spoilt.maker, spoilt.look
         if maker is None:
-            return _Found(self._of_leaf(value) or {"kind": "input", "inputs": [look]})
-        leaf = self._of_leaf(graph.source(maker))
+            return _Found(self._weights(spoilt.leaf, look) if spoilt.leaf is not None else _handed(look))
+        leaf = self._of_leaf(graph.source(maker), sight)
         if leaf is not None:
             return _Found(leaf)
         maker = _reshaped(maker)
         kind = "overflow" if look["inf"] and not look["nan"] else "unknown"
         return _Found({"op": type(maker).__name__, "kind": kind, "inputs": [look]}, maker)
 
-    def _where(self, loss: torch.Tensor, nodes: list[graph.Node], found: _Found) -> dict[str, int]:
+    def _of_leaf(self, leaf: Any, sight: Sight) -> dict[str, Any] | None:
+        if not isinstance(leaf, torch.Tensor) or not leaf.requires_grad:
+            return None
+        look = sight.weight(leaf)
+        return None if look is None or look["finite"] else self._weights(leaf, look)
+
+    def _weights(self, leaf: torch.Tensor, look: Look) -> dict[str, Any]:
+        entry = self.session.book.get(leaf)
+        named = {} if entry is None else {"tensor": entry.number, "brick": entry.brick}
+        return {"kind": "weights", "inputs": [look | {"name": "weight"}]} | named
+
+    def _where(self, root: Any, nodes: list[graph.Node], found: _Found) -> dict[str, int]:
         """The module of the operation; of one in a model's own code also the part that made what it was given."""
-        brick = self._places.find(loss, nodes, found.function)
+        brick = self._places.find(root, nodes, found.function)
         if brick is None:
             return {}
         intern = self.session.journal.brick
-        part = self._part(loss, nodes, found.function, brick) if not brick.path else None
+        part = self._part(root, nodes, found.function, brick) if not brick.path else None
         return {"brick": intern(brick)} | ({} if part is None else {"given_by": intern(part)})
 
-    def _part(self, loss: torch.Tensor, nodes: list[graph.Node], function: Any, whole: Brick) -> Brick | None:
+    def _part(self, root: Any, nodes: list[graph.Node], function: Any, whole: Brick) -> Brick | None:
         for _ in range(_BACK):
             function = _argument(function)
-            brick = None if function is None else self._places.find(loss, nodes, function)
+            brick = None if function is None else self._places.find(root, nodes, function)
             if brick != whole:
                 return brick
         return None
 
-    def _of_leaf(self, leaf: Any) -> dict[str, Any] | None:
-        if not isinstance(leaf, torch.Tensor) or not leaf.requires_grad or not on_host(leaf):
-            return None
-        if not tensors.watchable(tensors.local(leaf)):
-            return None
-        look = _look("weight", tensors.local(leaf))
-        if look["finite"]:
-            return None
-        entry = self.session.book.get(leaf)
-        named = {} if entry is None else {"tensor": entry.number, "brick": entry.brick}
-        return {"kind": "weights", "inputs": [look]} | named
+
+def _handed(look: Look) -> dict[str, Any]:
+    return {"kind": "input", "inputs": [look]}
 
 
 def _reshaped(function: Any) -> Any:
@@ -165,63 +203,6 @@ def _argument(function: Any) -> Any:
     return made[0] if len(made) == 1 else None
 
 
-def _look(name: str, value: torch.Tensor) -> Look:
-    flat = value.detach()
-    flat = tensors.strided(flat, _MOST_ELEMENTS) if flat.numel() > _MOST_ELEMENTS else flat.reshape(-1)
-    nan, inf = int(torch.isnan(flat).sum()), int(torch.isinf(flat).sum())
-    finite = flat if not (nan or inf) else flat[torch.isfinite(flat)]
-    low, high = (float(part) for part in torch.aminmax(finite)) if finite.numel() else (None, None)
-    return {
-        "name": name, "min": low, "max": high, "zeros": int((flat == 0).sum()), "nan": nan, "inf": inf,
-        "numel": value.numel(), "finite": not (nan or inf),
-    }  # fmt: skip
-
-
-def _named(inputs: Iterable[Look], name: str) -> Look | None:
-    return next((look for look in inputs if look["name"] == name), None)
-
-
-def _none(_function: Any, _inputs: list[Look]) -> str | None:
-    return None
-
-
-def _log(_function: Any, inputs: list[Look]) -> str | None:
-    given = _named(inputs, "self")
-    if given is None or given["min"] is None or given["min"] > 0:
-        return None
-    return "log-of-zero" if given["min"] == 0 else "log-of-negative"
-
-
-def _log1p(_function: Any, inputs: list[Look]) -> str | None:
-    given = _named(inputs, "self")
-    if given is None or given["min"] is None or given["min"] > -1:
-        return None
-    return "log-of-zero" if given["min"] == -1 else "log-of-negative"
-
-
-def _division(_function: Any, inputs: list[Look]) -> str | None:
-    given = _named(inputs, "other")
-    return "division-by-zero" if given is not None and given["zeros"] else None
-
-
-def _power(function: Any, inputs: list[Look]) -> str | None:
-    given, exponent = _named(inputs, "self"), graph.setting(function, "exponent")
-    if given is None or not isinstance(exponent, (int, float)):
-        return None
-    if exponent < 0 and given["zeros"]:
-        return "division-by-zero"
-    if exponent != int(exponent) and given["min"] is not None and given["min"] < 0:
-        return "root-of-negative"
-    return None
-
-
-_RULES: dict[str, Callable[[Any, list[Look]], str | None]] = {
-    "Log": _log, "Log2": _log, "Log10": _log, "Log1P": _log1p, "Log1p": _log1p, "Div": _division, "Pow": _power,
-}  # fmt: skip
-_FROM_RESULT = {
-    "Sqrt": "root-of-negative", "Rsqrt": "division-by-zero", "Reciprocal": "division-by-zero", "Exp": "overflow",
-    "Softmax": "empty-softmax", "LogSoftmax": "empty-softmax",
-}  # fmt: skip
 _SHAPES = frozenset({
     "View", "UnsafeView", "ReshapeAlias", "T", "Transpose", "Permute", "Unsqueeze", "Squeeze", "Expand", "Slice",
     "Select", "Clone", "AsStrided", "Alias", "Detach",

@@ -35,7 +35,11 @@ class SyncsProbe(Probe):
             self._counting = False
             found = reads.unwatch()
             sites = sorted(found.items(), key=lambda item: -item[1])[:_MOST_SITES]
-            fields = {"count": sum(found.values()), "device": reads.device, "sites": [list(site) for site in sites]}
+            fields = {
+                "count": sum(found.values()),
+                "device": reads.device,
+                "sites": [[*site, reads.moved.get(site[0], 0)] for site in sites],
+            }
             self.session.fact("syncs", fields, step=step, wanted=True)
 
     def compiling(self, module: Any) -> None:

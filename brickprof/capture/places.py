@@ -6,7 +6,7 @@ an operation behind a later loss, the innermost module whose call made it.
 Autograd numbers operations as it makes them, so that the numbers at the beginning and the end of a call tell which ones
 were made in it. A model that does the same in every step puts an operation at the same distance from the loss in every
 step; that is what is kept. Where the operations between it and the loss are others than they were, nothing is said.
-Nothing inside a compiled module is hooked, and no model on a device: what breaks there is not looked for this way.
+Nothing inside a compiled module is hooked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from brickprof.bricks import Brick, Kind
 from brickprof.capture import graph, models
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
-from brickprof.capture.tensors import on_host
 
 _MOST_MODULES = 2048
 _MOST_TURNS = 40_000
@@ -174,7 +173,7 @@ class Places:
         """Keeps where the operations behind ``loss`` stand, if its forward was watched."""
         trail = self._trail
         self._pay()
-        if trail is None or not trail.usable or self._losses >= _MOST_LOSSES or not on_host(loss):
+        if trail is None or not trail.usable or self._losses >= _MOST_LOSSES:
             return
         start = _counter()
         self._losses += 1
@@ -188,9 +187,9 @@ class Places:
 
     # -- later
 
-    def find(self, loss: torch.Tensor, nodes: list[graph.Node], function: Any) -> Brick | None:
-        """The innermost module that made ``function``, one of ``nodes`` behind ``loss``; None outside of all."""
-        last = _number(loss.grad_fn)
+    def find(self, root: Any, nodes: list[graph.Node], function: Any) -> Brick | None:
+        """The innermost module that made ``function``, one of ``nodes`` behind ``root``; None outside of all."""
+        last = _number(root)
         distance = last - _number(function)
         if distance < 0:
             return None
@@ -212,10 +211,9 @@ def _number(function: Any) -> int:
 
 
 def _modules(model: models.Model) -> Iterator[tuple[str, nn.Module]]:
-    """Every module on the host whose calls are made by Python code, with its path."""
+    """Every module whose calls are made by Python code, with its path."""
     root = model.root()
-    weight = next(root.parameters(), None) if root is not None else None
-    if root is None or weight is None or not on_host(weight):
+    if root is None or next(root.parameters(), None) is None:
         return
     seen: set[int] = set()
     waiting = [("", root)]

@@ -77,6 +77,11 @@ def guard_norms(tensors: Sequence[Tensor]) -> Tensor:
     return _norms(tensors, 2.0 if on_host(tensors[0]) else _INFINITY)
 
 
+def infinity_norms(tensors: Sequence[Tensor]) -> Tensor:
+    """The largest size in each tensor: inf where one is infinite and none NaN, NaN where one is NaN."""
+    return _norms(tensors, _INFINITY)
+
+
 def _norms(tensors: Sequence[Tensor], order: float) -> Tensor:
     groups = _by_kind(tensors)
     if len(groups) == 1:

@@ -38,6 +38,8 @@ class _Loop:
     tensors: int
     events: tuple[Event, ...]
     on_device: bool
+    moves: bool
+    """Whether it fetches whole tensors, not numbers."""
 
     @property
     def per_parameter(self) -> bool:
@@ -111,18 +113,23 @@ def _loop(story: Story, rank: int, contract: Contract) -> _Loop | None:
     tensors = sum(1 for tensor in story.names.tensors(rank) if tensor.model and story.names.trained(rank, tensor))
     on_device = _on_device(story, rank)
     found: dict[str, list[tuple[int, Event]]] = {}
+    moves: dict[str, int] = {}
     for event in looks:
         waited = whole(event.fields["device"]) if on_device and "device" in event.fields else None
-        for site, told in _sites(event):
+        for site, told, moved in _sites(event):
+            moves[site] = moves.get(site, 0) + (2 * moved > told)
             # Next to a device, numbers that lie on the host anyway (an optimizer's count of steps) cost nothing.
             reads = told if waited is None else min(told, waited)
             if reads:
                 found.setdefault(site, []).append((reads, event))
     loops = [
-        _Loop(site, int(np.median([reads for reads, _ in seen])), tensors, tuple(event for _, event in seen), on_device)
+        _Loop(
+            site, int(np.median([reads for reads, _ in seen])), tensors, tuple(event for _, event in seen), on_device,
+            on_device and 2 * moves[site] > len(seen),
+        )
         for site, seen in found.items()
         if len(seen) >= max(contract.threshold("looks"), 0.8 * len(looks))
-    ]
+    ]  # fmt: skip
     guilty = [loop for loop in loops if _too_many(loop, contract)]
     return max(guilty, key=lambda loop: loop.reads, default=None)
 
@@ -135,30 +142,34 @@ def _too_many(loop: _Loop, contract: Contract) -> bool:
     return loop.per_parameter and least <= loop.reads <= 8 * loop.tensors
 
 
-def _sites(event: Event) -> list[tuple[str, int]]:
+def _sites(event: Event) -> list[tuple[str, int, int]]:
     listed = event.fields.get("sites")
     if not isinstance(listed, list):
         return []
-    told = [(str(item[0]), whole(item[1])) for item in listed if isinstance(item, list) and len(item) == 2]
-    return [(site, reads) for site, reads in told if site.rpartition(":")[0].rpartition("/")[2] not in _TORCH_FILES]
+    rows = [[*item, 0] for item in listed if isinstance(item, list) and len(item) >= 2]
+    told = [(str(row[0]), whole(row[1]), whole(row[2])) for row in rows]
+    return [row for row in told if row[0].rpartition(":")[0].rpartition("/")[2] not in _TORCH_FILES]
 
 
 def _reading(loop: _Loop, contract: Contract) -> Violation:
     first = loop.events[0]
     what = f"one for each of {loop.tensors:,} parameters" if loop.per_parameter else "in every step"
     times = "" if not loop.per_parameter or loop.reads < 2 * loop.tensors else f", {loop.reads // loop.tensors} times"
-    symptom = f"{loop.site} reads {loop.reads:,} numbers back to the host in a step, {what}{times}"
+    things = "copies {:,} tensors" if loop.moves else "reads {:,} numbers back"
+    symptom = f"{loop.site} {things.format(loop.reads)} to the host in a step, {what}{times}"
     evidence = tuple(event.id for event in loop.events[:3])
     waits = "Each read waits until the device has finished everything before it"
     text = f"{waits}." if loop.on_device else f"{waits}; on this CPU it costs little, on a GPU it is the step."
     known = loop.events[min(len(loop.events), int(contract.threshold("looks"))) - 1].step
+    cause = "extra-transfers" if loop.moves else "host-sync-in-loop"
     return Violation(
-        contract.id, "host-sync-in-loop", Severity.WARNING, symptom, first.step, known, "", "host_sync", first.rank,
-        evidence, cause="host-sync-in-loop",
+        contract.id, cause, Severity.WARNING, symptom, first.step, known, "",
+        "transfer" if loop.moves else "host_sync", first.rank, evidence, cause=cause,
         certainty=0.9 if loop.on_device else 0.85, static=True,
         whys=(Because("Why is that slow?", text, "", evidence),),
         details={"question": "What does the host read in a step?", "asked": "What makes the steps slow?"},
-        action="Compute on the device and read one number: torch.nn.utils.get_total_norm(gradients), or "
+        action="Keep on the device what is computed there, and move a batch in one copy." if loop.moves else
+        "Compute on the device and read one number: torch.nn.utils.get_total_norm(gradients), or "
         "torch.stack(values).sum().item() once.",
     )  # fmt: skip
 

@@ -17,6 +17,8 @@ from brickprof.capture import sites
 _NAMES = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__", "cpu")
 _wrapped: list[str] = []
 found: dict[str, int] = {}
+moved: dict[str, int] = {}
+"""Of those, the ones that fetched a whole tensor."""
 device = 0
 """How many of the reads were of a tensor on a device: each of them waited for it."""
 
@@ -25,6 +27,7 @@ def watch() -> None:
     """From now on reads are counted."""
     global device
     found.clear()
+    moved.clear()
     device = 0
     if _wrapped:
         return
@@ -47,19 +50,20 @@ def _counting(original: Any, name: str) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         if not moves or not self.is_cpu:
-            _count(on_host=self.is_cpu)
+            _count(on_host=self.is_cpu, whole=self.dim() > 0)
         return result
 
     call.__name__ = name
     return call
 
 
-def _count(*, on_host: bool) -> None:
+def _count(*, on_host: bool, whole: bool) -> None:
     global device
     with contextlib.suppress(Exception):
         site = _reader(on_host)
         if site:
             found[site] = found.get(site, 0) + 1
+            moved[site] = moved.get(site, 0) + whole
             device += not on_host
 
 

@@ -1,0 +1,96 @@
+"""Operations that make values which are not finite of such as are: what they did, from what autograd saved of them.
+
+Enters: a node of the graph and a ``Look`` at each tensor that it saved. Leaves: the kind of the mistake, or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from brickprof.capture import graph, tensors
+
+MOST_ELEMENTS = 1 << 20
+Look = dict[str, Any]
+
+
+def look(name: str, value: torch.Tensor) -> Look:
+    """What is in a tensor on the host."""
+    flat = some(value)
+    nan, inf = int(torch.isnan(flat).sum()), int(torch.isinf(flat).sum())
+    finite = flat if not (nan or inf) else flat[torch.isfinite(flat)]
+    low, high = (float(part) for part in torch.aminmax(finite)) if finite.numel() else (None, None)
+    return {
+        "name": name, "min": low, "max": high, "zeros": int((flat == 0).sum()), "nan": nan, "inf": inf,
+        "numel": value.numel(), "finite": not (nan or inf),
+    }  # fmt: skip
+
+
+def some(value: torch.Tensor) -> torch.Tensor:
+    """All elements of a tensor in a row, or enough of them."""
+    flat = value.detach()
+    return tensors.strided(flat, MOST_ELEMENTS) if flat.numel() > MOST_ELEMENTS else flat.reshape(-1)
+
+
+def is_result(name: str) -> bool:
+    """Whether a saved tensor is what the operation gave, not what it was given."""
+    return name.startswith(("result", "output"))
+
+
+def mistake(node: graph.Node, inputs: list[Look], results: list[Look]) -> str | None:
+    """What ``node`` did to finite ``inputs``; ``results`` are saved by few operations."""
+    kind = _RULES.get(node.op, _none)(node.function, inputs)
+    if kind is None and any(not each["finite"] for each in results):
+        kind = _FROM_RESULT.get(node.op) or ("overflow" if all(not each["nan"] for each in results) else "unknown")
+    return kind
+
+
+def _named(inputs: Iterable[Look], name: str) -> Look | None:
+    return next((each for each in inputs if each["name"] == name), None)
+
+
+def _none(_function: Any, _inputs: list[Look]) -> str | None:
+    return None
+
+
+def _log(_function: Any, inputs: list[Look]) -> str | None:
+    given = _named(inputs, "self")
+    if given is None or given["min"] is None or given["min"] > 0:
+        return None
+    return "log-of-zero" if given["min"] == 0 else "log-of-negative"
+
+
+def _log1p(_function: Any, inputs: list[Look]) -> str | None:
+    given = _named(inputs, "self")
+    if given is None or given["min"] is None or given["min"] > -1:
+        return None
+    return "log-of-zero" if given["min"] == -1 else "log-of-negative"
+
+
+def _division(_function: Any, inputs: list[Look]) -> str | None:
+    given = _named(inputs, "other")
+    return "division-by-zero" if given is not None and given["zeros"] else None
+
+
+def _power(function: Any, inputs: list[Look]) -> str | None:
+    given, exponent = _named(inputs, "self"), graph.setting(function, "exponent")
+    if given is None or not isinstance(exponent, (int, float)):
+        return None
+    if exponent < 0 and given["zeros"]:
+        return "division-by-zero"
+    if exponent != int(exponent) and given["min"] is not None and given["min"] < 0:
+        return "root-of-negative"
+    return None
+
+
+_RULES: dict[str, Callable[[Any, list[Look]], str | None]] = {
+    "Log": _log, "Log2": _log, "Log10": _log, "Log1P": _log1p, "Log1p": _log1p, "Div": _division, "Pow": _power,
+}  # fmt: skip
+DELICATE = frozenset(_RULES)
+"""Operations of whose arguments more must be known than whether they are finite."""
+_FROM_RESULT = {
+    "Sqrt": "root-of-negative", "Rsqrt": "division-by-zero", "Reciprocal": "division-by-zero", "Exp": "overflow",
+    "Softmax": "empty-softmax", "LogSoftmax": "empty-softmax",
+}  # fmt: skip
