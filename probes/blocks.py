@@ -14,6 +14,7 @@ import math
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ class BlocksProbe(Probe):
         self._reported = 0
         self._broken: set[int] = set()  # reported when it breaks, and again only after it was whole
         self._sampled: list[tuple[tuple[int, int, int, int], Measured]] = []
-        self._device: list[tuple[tuple[int, int, int, str], torch.Tensor]] = []
+        self._device: list[tuple[tuple[int, int, int, str], list[torch.Tensor]]] = []
 
     # -- which modules
 
@@ -135,7 +136,11 @@ class BlocksProbe(Probe):
         elif len(self._device) < 4096:
             # Only the sum is kept: holding the output itself would raise the peak of the memory.
             about = (brick, phase, output.numel(), str(output.dtype).removeprefix("torch."))
-            self._device.append((about, sum_.float()))
+            given = tensors.first_tensor(inputs) if self.session.on.full or self.session.on.deep else None
+            sums = [sum_.float()]
+            if given is not None and given.is_floating_point() and given.device == output.device:
+                sums.append(tensors.total(given.detach()).float())
+            self._device.append((about, sums))
 
     def _report(self, brick: int, output: torch.Tensor, inputs: Any, phase: int) -> None:
         nan, inf, absmax, _ = tensors.exact(output)
@@ -162,12 +167,15 @@ class BlocksProbe(Probe):
         looked, self._device = self._device, []
         if not looked or hands_off():
             return
-        about = [described for described, _ in looked]
-        sums = torch.stack([sum_ for _, sum_ in looked])
-        self.session.readback.read(sums, lambda host: self._sums_arrived(step, about, host.tolist()))
+        about = [(described, len(sums)) for described, sums in looked]
+        sums = torch.stack([sum_ for _, of_block in looked for sum_ in of_block])
+        self.session.readback.read(sums, lambda host: self._sums_arrived(step, about, iter(host.tolist())))
 
-    def _sums_arrived(self, step: int, about: list[tuple[int, int, int, str]], sums: list[float]) -> None:
-        for (brick, phase, numel, dtype), value in zip(about, sums, strict=True):
+    def _sums_arrived(
+        self, step: int, about: list[tuple[tuple[int, int, int, str], int]], sums: Iterator[float]
+    ) -> None:
+        for (brick, phase, numel, dtype), count in about:
+            value, *given = [next(sums) for _ in range(count)]
             if math.isfinite(value):
                 self._broken.discard(brick)
                 continue
@@ -176,7 +184,7 @@ class BlocksProbe(Probe):
             self._broken.add(brick)
             fields = {
                 "brick": brick, "nan": None, "inf": None, "numel": numel, "dtype": dtype,
-                "phase": _NAMES.get(phase, ""), "inputs_finite": None,
+                "phase": _NAMES.get(phase, ""), "inputs_finite": math.isfinite(given[0]) if given else None,
             }  # fmt: skip
             self.session.fact("activation", fields, step=step, always=True)
             self.session.anomaly("activation", {"brick": brick, "value": value}, step=step)

@@ -118,7 +118,7 @@ class LoaderProbe(Probe):
         known.count += 1
         self._written += 1
         given = list(_tensors(batch))
-        found = [tensor for tensor in given if tensor.device.type == "cpu"][:_MOST_TENSORS]
+        found = [tensor for tensor in given if tensors.on_host(tensor)][:_MOST_TENSORS]
         fields = self._describe_batch(known, loader, found or given[:_MOST_TENSORS], wait_ns)
         if session.on.facts and not hands_off():
             fields |= _contents(found, _WHOLE if session.on.full else _LOOKED_AT)

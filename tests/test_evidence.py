@@ -624,3 +624,23 @@ def test_clipping_knows_whether_it_comes_too_late(late: bool, tmp_path: Path) ->
 
     seen = found(recorded(tmp_path, body), "clip")
     assert len(seen) == 4 and {each["late"] for each in seen} == {late}
+
+
+def test_a_default_device_changes_nothing_that_is_recorded(tmp_path: Path) -> None:
+    """It is a function mode: torch calls loss functions twice then, one inside the other."""
+
+    def body() -> None:
+        torch.manual_seed(0)
+        model = Classifier()
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=12)
+        with torch.no_grad():
+            F.cross_entropy(model(data()[0]), data()[1])
+
+    plain = recorded(tmp_path / "plain", body)
+    torch.set_default_device("cpu")
+    try:
+        under = recorded(tmp_path / "under", body)
+    finally:
+        torch.set_default_device(None)
+    for kind in ("criterion", "loss", "targets", "optimizer", "evaluation"):
+        assert len(found(under, kind)) == len(found(plain, kind)) > 0, kind

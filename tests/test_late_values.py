@@ -186,3 +186,97 @@ def test_a_state_whose_counter_is_on_a_device_is_not_taken_for_a_new_one(tmp_pat
         told = [event for event in run.events.itertuples() if event.kind == "moments"]
         assert told and not any(row["stale"] for event in told for row in event.fields["tensors"])
         assert brickprof.diagnose(run).findings == ()
+
+
+class Chain(torch.nn.Module):
+    """Ends in an operation that the data of one step break."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.first = torch.nn.Linear(6, 8)
+        self.last = last
+
+    def forward(self, x):
+        return self.last(self.first(x))
+
+
+class Logarithm(torch.nn.Module):
+    def forward(self, x):
+        return x.relu().log()
+
+
+class Ratio(torch.nn.Module):
+    def forward(self, x):
+        return x / x.relu()
+
+
+class Root(torch.nn.Module):
+    def forward(self, x):
+        return x.sqrt()
+
+
+def origins_of(folder, last):
+    torch.manual_seed(0)
+    model = Chain(last)
+    with torch.no_grad():
+        model.first.bias.fill_(8.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with brickprof.attach(model, optimizer, out=folder, overhead="100%") as bp:
+        for step, (inputs, _) in enumerate(batches(12)):
+            optimizer.zero_grad()
+            loss = model(-1000 * inputs.abs() if step == 8 else inputs).square().mean()
+            loss.backward()
+            optimizer.step()
+    run = brickprof.load(bp.folder)
+    told = [event for event in run.events.itertuples() if event.kind == "origin"]
+    bricks = {event.fields["id"]: event.fields["path"] for event in run.events.itertuples() if event.kind == "brick"}
+    return [
+        (event.step, event.fields["op"], event.fields["kind"], bricks.get(event.fields.get("brick"))) for event in told
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"),
+    [(Logarithm(), "log-of-zero"), (Ratio(), "division-by-zero"), (Root(), "root-of-negative")],
+    ids=["log", "division", "root"],
+)
+def test_where_a_loss_broke_is_known_of_a_device_as_of_a_host(tmp_path, monkeypatch, last, kind):
+    on_a_host = origins_of(tmp_path / "host", last)
+    late.pretend(monkeypatch, 0.003)
+    assert origins_of(tmp_path / "device", last)[:1] == on_a_host[:1]
+    (step, _, found, brick) = on_a_host[0]
+    assert (step, found, brick) == (8, kind, "last")
+
+
+def fingerprints_of(folder):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with brickprof.attach(model, optimizer, out=folder, overhead="100%") as bp:
+        for inputs, targets in batches(20):
+            optimizer.zero_grad()
+            (model(inputs) - targets).square().mean().backward()
+            optimizer.step()
+    told = [event for event in brickprof.load(bp.folder).events.itertuples() if event.kind == "batch"]
+    return [(event.step, event.fields["fingerprint"] != "", event.fields["size"]) for event in told], {
+        event.fields["fingerprint"] for event in told
+    }
+
+
+def test_batches_on_a_device_are_told_apart(tmp_path, monkeypatch):
+    on_a_host, _ = fingerprints_of(tmp_path / "host")
+    late.pretend(monkeypatch, 0.003)
+    on_a_device, prints = fingerprints_of(tmp_path / "device")
+    assert on_a_device == on_a_host and len(prints) == len(on_a_host) == 20
+
+
+def test_pinned_memory_outlives_every_session(monkeypatch):
+    lane = late.pretend(monkeypatch, 0.0)
+    for _ in range(3):  # the second and third find what the first has left
+        readback = Readback()
+        for number in range(3):
+            readback.scalar(torch.tensor(float(number)), lambda _: None)
+        readback.send()
+        readback.drain(1.0)
+    (kept,) = [buffers for (owner, _, _), buffers in Readback._free.items() if owner is lane]
+    assert len(kept) == 1

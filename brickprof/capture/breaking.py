@@ -24,7 +24,7 @@ def look(name: str, value: torch.Tensor) -> Look:
     low, high = (float(part) for part in torch.aminmax(finite)) if finite.numel() else (None, None)
     return {
         "name": name, "min": low, "max": high, "zeros": int((flat == 0).sum()), "nan": nan, "inf": inf,
-        "numel": value.numel(), "finite": not (nan or inf),
+        "numel": value.numel(), "finite": not (nan or inf), "dtype": str(value.dtype).removeprefix("torch."),
     }  # fmt: skip
 
 

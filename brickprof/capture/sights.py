@@ -58,8 +58,8 @@ class Question:
         leaves = {id(leaf): leaf for node in nodes if (leaf := _variable(node)) is not None and leaf.device == home}
         weights = [tensors.local(leaf).detach() for leaf in leaves.values()]
         weights = weights if all(map(_plain, weights)) else []
-        self._rows = [(node, name, value.numel(), value.grad_fn, _leaf(value)) for node, name, value in found]
-        self._leaves = [(key, values.numel()) for key, values in zip(leaves, weights, strict=False)]
+        self._rows = [(node, _about(name, value), value.grad_fn, _leaf(value)) for node, name, value in found]
+        self._leaves = [(key, _about("weight", values)) for key, values in zip(leaves, weights, strict=False)]
         parts = [loss.detach().reshape(1).double()]
         if found or weights:
             parts.append(tensors.infinity_norms([*(value.detach() for _, _, value in found), *weights]).double())
@@ -73,10 +73,10 @@ class Question:
         largest, rest = numbers[1 : 1 + rows], numbers[1 + rows + leaves :]
         ends = {i: rest[3 * place : 3 * place + 3] for place, i in enumerate(self._close)}
         saved: dict[int, list[Saved]] = {}
-        for i, (node, name, numel, maker, leaf) in enumerate(self._rows):
-            saved.setdefault(node, []).append(Saved(_look(name, numel, largest[i], ends.get(i)), maker, leaf))
+        for i, (node, about, maker, leaf) in enumerate(self._rows):
+            saved.setdefault(node, []).append(Saved(about | _range(largest[i], ends.get(i)), maker, leaf))
         told = zip(self._leaves, numbers[1 + rows :], strict=False)
-        return Answer(saved, {key: _look("weight", numel, size) for (key, numel), size in told})
+        return Answer(saved, {key: about | _range(size) for (key, about), size in told})
 
 
 class Answer:
@@ -112,11 +112,15 @@ def _variable(node: graph.Node) -> torch.Tensor | None:
     return variable if isinstance(variable, torch.Tensor) and variable.requires_grad else None
 
 
-def _look(name: str, numel: int, largest: float, ends: list[float] | None = None) -> Look:
-    """A look at a tensor of a device: how many of its values are not finite, nobody counted."""
+def _about(name: str, value: torch.Tensor) -> Look:
+    return {"name": name, "numel": value.numel(), "dtype": str(value.dtype).removeprefix("torch.")}
+
+
+def _range(largest: float, ends: list[float] | None = None) -> Look:
+    """What is known of the values of a device: how many of them are not finite, nobody counted."""
     finite = math.isfinite(largest)
     low, high, zeros = ends if ends is not None and finite else (None, largest if finite else None, 0)
     return {
-        "name": name, "min": low, "max": high, "zeros": int(zeros), "nan": int(math.isnan(largest)),
-        "inf": int(math.isinf(largest)), "numel": numel, "finite": finite,
+        "min": low, "max": high, "zeros": int(zeros), "nan": int(math.isnan(largest)),
+        "inf": int(math.isinf(largest)), "finite": finite,
     }  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import weakref
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -60,7 +61,12 @@ def _tap(original: Any, name: str) -> Any:
                 _tell(args, kwargs, result)
         return result
 
+    told_of: list[weakref.ref[Any]] = []
+
     def _tell(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if told_of and told_of[0]() is result:
+            return  # under a function mode (a default device is one) torch calls the function once more inside
+        told_of[:] = [weakref.ref(result)]
         given = dict(zip(order, args, strict=False)) | kwargs
         reduction = str(given.get(order[reduces], "mean"))
         ignored = None if ignores is None else given.get(order[ignores], -100)

@@ -157,12 +157,12 @@ def _narrow_overflow(origin: Anomaly, cause: Hypothesis, violation: Violation, t
         return False
     looks = [look for look in told.fields.get("inputs") or () if isinstance(look, dict)]
     largest = max((abs(found) for look in looks if (found := number(look.get("max"))) is not None), default=0.0)
-    if not _FP16_MAX / 64 <= largest <= _FP16_MAX:
+    beyond = any(look.get("dtype") == "float16" and whole(look.get("inf")) for look in looks)
+    if not (beyond or _FP16_MAX / 64 <= largest <= _FP16_MAX):
         return False
     operation = str(told.fields.get("op") or "an operation").removesuffix("Backward0").removesuffix("Backward1")
-    what = (
-        f"{operation} overflowed on values up to {largest:,.0f}, and the run computes in float16, which ends at 65,504"
-    )
+    values = f"values up to {largest:,.0f}" if largest else "finite values"
+    what = f"{operation} overflowed on {values}, and the run computes in float16, which ends at 65,504"
     cause.supports(what, 4, told.id)
     cause.brick = _module(told, case)
     cause.whys.append(Why("Why there?", wording.sentence(what), cause.brick or violation.brick, cause.evidence))
