@@ -92,8 +92,8 @@ class AppliedProbe(Probe):
         lengths = [min(tensors.SAMPLE, numel) for numel in numels]
         total = sum(lengths)
         scale = float(host[2 * total]) if len(host) > 2 * total else 1.0
-        first = tensors.segment_norms(host[:total], lengths)
-        second = tensors.segment_norms(host[total : 2 * total], lengths)
+        first = tensors.segment_norms(host[:total].numpy(), lengths)
+        second = tensors.segment_norms(host[total : 2 * total].numpy(), lengths)
         sizes = [
             (entry.brick, numel * (a / scale) ** 2, numel * b**2)
             for entry, numel, a, b in zip(entries, numels, first, second, strict=True)

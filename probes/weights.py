@@ -162,8 +162,9 @@ class WeightsProbe(Probe):
     def _write_updates(
         self, entries: list[Entry], numels: list[int], moved: torch.Tensor, lengths: list[int], stamp: int, step: int
     ) -> None:
-        updates, sizes = tensors.segment_norms(moved[0], lengths), tensors.segment_norms(moved[1], lengths)
-        befores = tensors.segment_norms(moved[1] - moved[0], lengths)
+        rows = moved.numpy()  # torch would wake its threads for these few numbers, beside a training that needs them
+        updates, sizes = tensors.segment_norms(rows[0], lengths), tensors.segment_norms(rows[1], lengths)
+        befores = tensors.segment_norms(rows[1] - rows[0], lengths)
         for entry, numel, rms, size, before in zip(entries, numels, updates, sizes, befores, strict=True):
             ratio = rms / size if size else None
             self.session.journal.sample(

@@ -644,3 +644,23 @@ def test_a_default_device_changes_nothing_that_is_recorded(tmp_path: Path) -> No
         torch.set_default_device(None)
     for kind in ("criterion", "loss", "targets", "optimizer", "evaluation"):
         assert len(found(under, kind)) == len(found(plain, kind)) > 0, kind
+
+
+def test_what_torch_reads_for_itself_is_no_read_of_the_script(tmp_path: Path) -> None:
+    def body() -> None:
+        model = Classifier()
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+        x, y = data()
+        for _ in range(6):
+
+            def closure() -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            torch.distributions.Categorical(logits=model(x).detach())  # checks its arguments
+
+    run = recorded(tmp_path, body)
+    assert found(run, "syncs") and all(each["sites"] == [] for each in found(run, "syncs"))

@@ -458,8 +458,8 @@ def test_weights_that_do_not_differ(weights, said):
     assert said in found.symptom
 
 
-def first_loss(value: float, **fields: Any) -> Made:
-    made = started()
+def first_loss(value: float, size: float = 1.0, **fields: Any) -> Made:
+    made = started(l2=32 * size, absmax=3.5 * size)
     given = {"std": 30.0, "absmax": 90.0}
     made.records.insert(
         4, made.event("criterion", 0, name="cross_entropy", value=value, reduction="mean", classes=64, grad=True,
@@ -489,6 +489,10 @@ def test_outputs_that_grow_are_the_fault_of_the_weights_only_where_these_are_lar
 
 def test_a_first_loss_far_above_guessing():
     assert violation(judge(Initialisation, first_loss(60.0))).cause == "bad-initialisation"
+
+
+def test_a_first_loss_far_above_guessing_is_not_the_fault_of_weights_that_keep_a_signals_size():
+    assert not judge(Initialisation, first_loss(60.0, size=0.1)).violations
 
 
 def test_a_first_loss_near_guessing_passes():

@@ -277,6 +277,31 @@ def test_what_a_device_reports_late_is_told_in_one_line_with_the_way_to_its_plac
     assert finding.next_experiment.startswith("CUDA_LAUNCH_BLOCKING=1 brickprof run ")
 
 
+def test_reads_of_an_environment_are_no_loop_over_parameters():
+    made = reading("rollout.py:8", 40)
+    looks = [event for event in made.records if getattr(event, "kind", "") == "syncs"]
+    for number, event in enumerate(looks):  # as many as there were steps until the goal: a multiple by chance
+        event.fields["sites"] = [["rollout.py:8", 20 * (1 + number % 3)]]
+    assert judge(made, host_reads.Transfers).violations == ()
+
+
+def test_whole_tensors_that_are_fetched_are_transfers():
+    made = reading("train.py:50", 20, device="cuda:0")
+    for event in made.records:
+        if getattr(event, "kind", "") == "syncs":
+            event.fields.update(sites=[["train.py:50", 20, 20]], device=20)
+    (violation,) = judge(made, host_reads.Transfers).violations
+    assert violation.cause == "extra-transfers" and "copies 20 tensors" in violation.symptom
+
+
+def test_numbers_that_lie_on_the_host_are_read_for_nothing_next_to_a_device():
+    made = reading("train.py:50", 20, device="cuda:0")
+    for event in made.records:
+        if getattr(event, "kind", "") == "syncs":
+            event.fields["device"] = 0
+    assert judge(made, host_reads.Transfers).violations == ()
+
+
 def test_without_an_exception_bounds_are_not_evaluated():
     made = Made()
     made.healthy(5)

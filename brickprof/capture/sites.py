@@ -48,5 +48,10 @@ def ours(name: str) -> bool:
     return own
 
 
+def wraps(name: str) -> bool:
+    """Whether ``name`` is one of our wrappers."""
+    return name.startswith(_WRAPPERS)
+
+
 def line(frame: FrameType) -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

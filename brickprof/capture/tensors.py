@@ -205,10 +205,10 @@ def histograms(values: Tensor, lengths: Sequence[int]) -> list[list[int]]:
     return table
 
 
-def segment_norms(values: Tensor, lengths: Sequence[int]) -> list[float]:
+def segment_norms(values: np.ndarray[Any, Any], lengths: Sequence[int]) -> list[float]:
     """The root mean square of each tensor's part of ``values``."""
     with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.square(values.numpy().astype(np.float64))
+        squares = np.square(values.astype(np.float64))
         norms: list[float] = np.sqrt(_sums(squares, lengths) / np.asarray(lengths)).tolist()
     return norms
 

@@ -41,9 +41,14 @@ class _Loop:
     moves: bool
     """Whether it fetches whole tensors, not numbers."""
 
+    constant: bool
+    """Whether it reads as many in each step."""
+
     @property
     def per_parameter(self) -> bool:
-        return self.tensors > 0 and abs(self.reads / self.tensors - round(self.reads / self.tensors)) < 0.02
+        """A loop over parameters reads as many in every step; one over an environment's steps hardly ever does."""
+        whole_times = self.tensors > 0 and abs(self.reads / self.tensors - round(self.reads / self.tensors)) < 0.02
+        return self.constant and whole_times
 
 
 class Transfers:
@@ -125,13 +130,17 @@ def _loop(story: Story, rank: int, contract: Contract) -> _Loop | None:
     loops = [
         _Loop(
             site, int(np.median([reads for reads, _ in seen])), tensors, tuple(event for _, event in seen), on_device,
-            on_device and 2 * moves[site] > len(seen),
+            on_device and 2 * moves[site] > len(seen), _constant([reads for reads, _ in seen]),
         )
         for site, seen in found.items()
         if len(seen) >= max(contract.threshold("looks"), 0.8 * len(looks))
     ]  # fmt: skip
     guilty = [loop for loop in loops if _too_many(loop, contract)]
     return max(guilty, key=lambda loop: loop.reads, default=None)
+
+
+def _constant(reads: list[int]) -> bool:
+    return max(Counter(reads).values()) >= 0.8 * len(reads)
 
 
 def _too_many(loop: _Loop, contract: Contract) -> bool:

@@ -326,8 +326,10 @@ def _high_loss(story: Story, rank: int, first: tuple[Event, float, float] | None
     big_inputs = bool(len(sizes)) and float(np.median(sizes)) > contract.threshold("large_input")
     if not (high or not math.isfinite(value)) or big_inputs or (spread is not None and spread < 2):
         return None
-    shown = f", the outputs spread by {spread:.3g}" if spread is not None else ""
     gain = _loudest(story, rank)
+    if gain is not None and gain.factor <= _KEEPS and math.isfinite(value):
+        return None  # no weight is to blame: inputs, or what stands between the layers
+    shown = f", the outputs spread by {spread:.3g}" if spread is not None else ""
     return Fault(
         f"the first loss is {value:.4g}, and guessing costs {guess:.4g}",
         f"{_scale_text(gain)} Before any update the model is sure of wrong answers{shown}.",

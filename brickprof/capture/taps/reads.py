@@ -7,6 +7,7 @@ these methods wrapped; never once something was compiled, and our own reads do n
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 from brickprof.capture import sites
 
 _NAMES = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__", "cpu")
+_BETWEEN = tuple(os.path.join("torch", *path) for path in (("_tensor.py",), ("overrides.py",), ("utils", "_device.py")))
+"""What only hands a call on: ``format(loss)``, and function modes."""
 _wrapped: list[str] = []
 found: dict[str, int] = {}
 moved: dict[str, int] = {}
@@ -68,13 +71,13 @@ def _count(*, on_host: bool, whole: bool) -> None:
 
 
 def _reader(on_host: bool) -> str:
-    """The user's line that reads; nothing where we do, or where torch reads a number that it keeps on the host."""
+    """The user's line that reads; nothing where we do, or where torch reads for itself: a search, a check."""
     frame = sys._getframe(3)
     while frame is not None:
         name = frame.f_code.co_filename
         if sites.users(name):
             return sites.line(frame)
-        if on_host or sites.ours(name):
+        if on_host or sites.ours(name) or not (name.endswith(_BETWEEN) or sites.wraps(name)):
             return ""
         frame = frame.f_back  # type: ignore[assignment]
     return ""
