@@ -1,8 +1,8 @@
 """Integrity: weights that change while nobody updates them, and updates from gradients that no backward made.
 
 Enters: the moments around backward passes and updates, in sampled steps. Leaves: an ``integrity`` event: trainable
-tensors, and states of optimizers, that changed during a backward in which no optimizer ran; tensors inside a larger
-buffer that changed between the beginning of the step and its backward; and two numbers that bound each other: the norm
+tensors, and states of optimizers, that changed during a backward in which no optimizer ran; of both, those inside a
+larger buffer that changed between the beginning of the step and its backward; and two numbers that bound each other: the norm
 of the gradients that the update used is at most the sum of the norms that the backwards of the step left.
 """
 
@@ -66,7 +66,8 @@ class IntegrityProbe(Probe):
     def step_begin(self, step: int) -> None:
         if self._looking():
             self._reset()
-            self._before = _marks([(p, p) for p in self._watched() if _inside_another(p)])
+            kept = [*((p, p) for p in self._watched()), *self._states()]
+            self._before = _marks([each for each in kept if _inside_another(each[1])])
 
     def backward_begin(self, losses: Any, upstream: Any) -> None:
         if not self._looking():

@@ -29,6 +29,8 @@ _MOST = 4
 _APART = 10
 _BACK = 12
 _EARLY = 64
+_SHARE = 0.1
+"""Of a step: what asking may take in each of the early ones, in which most of what breaks is broken."""
 _MOST_PENDING = 4
 _counter = time.perf_counter_ns
 
@@ -96,7 +98,7 @@ class OriginProbe(Probe):
 
     def _asking(self) -> bool:
         session, on = self.session, self.session.on
-        early = session.step < _EARLY and session.cadence.spares(self._cost)
+        early = session.step < _EARLY and self._cost <= _SHARE * session.cadence.typical_ns
         if not (on.full or on.deep or early) or session.settings.level == "light":
             return False
         return self._pending < _MOST_PENDING and self._wanted(session.step) and not hands_off()
