@@ -98,7 +98,7 @@ class OriginProbe(Probe):
 
     def _asking(self) -> bool:
         session, on = self.session, self.session.on
-        early = session.step < _EARLY and self._cost <= _SHARE * session.cadence.typical_ns
+        early = session.step < _EARLY and session.cadence.spares(self._cost, _SHARE)
         if not (on.full or on.deep or early) or session.settings.level == "light":
             return False
         return self._pending < _MOST_PENDING and self._wanted(session.step) and not hands_off()

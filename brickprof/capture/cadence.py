@@ -129,7 +129,11 @@ class Cadence:
         cost = median(self._costs[way]) if self._costs[way] else 0.0
         if way == "full":  # a handful of looks in all, further and further apart: each may take a moment
             return cost <= max(_NO_BURDEN * self.typical_ns, _A_MOMENT_NS)
-        return cost <= _NO_BURDEN * self.typical_ns or (self.typical_ns < _TINY_STEP_NS and self._credit > 0)
+        return self.spares(cost)
+
+    def spares(self, ns: float, share: float = _NO_BURDEN) -> bool:
+        """Whether an early step has ``ns`` to spare: a ``share`` of it, or anything while tiny steps have credit."""
+        return ns <= share * self.typical_ns or (self.typical_ns < _TINY_STEP_NS and self._credit > 0)
 
     def escalate(self, until: int) -> None:
         self.deep_until = max(self.deep_until, until)

@@ -25,7 +25,7 @@ _FOLLOW = frozenset({
 })  # fmt: skip
 _WHEN = {
     "backward": ("during the backward pass", "a weight of"),
-    "state": ("during the backward pass", "the optimizer's memory of"),
+    "state": ("between two updates", "the optimizer's memory of"),
     "forward": ("during the forward pass", "a weight of"),
 }
 
