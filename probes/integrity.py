@@ -2,8 +2,8 @@
 
 Enters: the moments around backward passes and updates, in sampled steps. Leaves: an ``integrity`` event: trainable
 tensors, and states of optimizers, that changed during a backward in which no optimizer ran; of both, those inside a
-larger buffer that changed between the beginning of the step and its backward; and two numbers that bound each other: the norm
-of the gradients that the update used is at most the sum of the norms that the backwards of the step left.
+larger buffer that changed between the beginning of the step and its backward; and two numbers that bound each other:
+the norm of the gradients that the update used is at most the sum of the norms that the backwards of the step left.
 """
 
 from __future__ import annotations

@@ -84,7 +84,10 @@ class OriginProbe(Probe):
     def loss_broken(self, loss: torch.Tensor) -> None:
         if self._wanted(self.session.step) and not hands_off():
             self._places.learn(loss)
-            self._tell(self.session.step, loss.grad_fn, graph.nodes(loss), OnHost())
+            self._tell(self.session.step, loss.grad_fn, graph.nodes(loss), OnHost(self._fed()))
+
+    def _fed(self) -> torch.Tensor | None:
+        return self.session.fed() if self.session.fed is not None else None
 
     def _wanted(self, step: int) -> bool:
         return self._told < _MOST and step >= self._not_before
@@ -105,7 +108,7 @@ class OriginProbe(Probe):
 
     def _ask(self, loss: torch.Tensor) -> None:
         step, root, nodes = self.session.step, loss.grad_fn, graph.nodes(loss)
-        question = Question(loss, nodes)
+        question = Question(loss, nodes, self._fed())
 
         def arrived(host: torch.Tensor) -> None:
             self._pending -= 1
@@ -145,7 +148,7 @@ class OriginProbe(Probe):
     def _given(self, spoilt: Saved, sight: Sight) -> _Found:
         maker, look = spoilt.maker, spoilt.look
         if maker is None:
-            return _Found(self._weights(spoilt.leaf, look) if spoilt.leaf is not None else _handed(look))
+            return _Found(self._weights(spoilt.leaf, look) if spoilt.leaf is not None else _handed(look, sight))
         leaf = self._of_leaf(graph.source(maker), sight)
         if leaf is not None:
             return _Found(leaf)
@@ -182,8 +185,10 @@ class OriginProbe(Probe):
         return None
 
 
-def _handed(look: Look) -> dict[str, Any]:
-    return {"kind": "input", "inputs": [look]}
+def _handed(look: Look, sight: Sight) -> dict[str, Any]:
+    """What needs no gradient: the model was given it, or made it of what it was given."""
+    given = sight.given()
+    return {"kind": "input", "inputs": [look], "given_finite": None if given is None else given["finite"]}
 
 
 def _reshaped(function: Any) -> Any:

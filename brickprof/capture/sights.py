@@ -18,6 +18,8 @@ from brickprof.capture.tensors import on_host
 
 _MOST_VALUES = 1024
 _MOST_DELICATE = 48
+_GIVEN = 0
+"""No object has this id."""
 
 
 class Saved(NamedTuple):
@@ -35,8 +37,14 @@ class Sight(Protocol):
     def weight(self, leaf: torch.Tensor) -> Look | None:
         """A look at one of the weights; None where nobody looked."""
 
+    def given(self) -> Look | None:
+        """A look at what the model was given; None where nobody looked."""
+
 
 class OnHost:
+    def __init__(self, given: torch.Tensor | None) -> None:
+        self._given = given
+
     def of(self, node: graph.Node) -> list[Saved]:
         found = [(name, value) for name, value in _readable(node) if on_host(value)]
         return [Saved(breaking.look(name, value), value.grad_fn, _leaf(value)) for name, value in found]
@@ -45,11 +53,15 @@ class OnHost:
         values = tensors.local(leaf)
         return breaking.look("weight", values) if on_host(values) and _plain(values) else None
 
+    def given(self) -> Look | None:
+        given = self._given
+        return breaking.look("given", given) if given is not None and on_host(given) and _plain(given) else None
+
 
 class Question:
     """About everything that the nodes on one device saved; ``numbers`` is what has to come home."""
 
-    def __init__(self, loss: torch.Tensor, nodes: Sequence[graph.Node]) -> None:
+    def __init__(self, loss: torch.Tensor, nodes: Sequence[graph.Node], given: torch.Tensor | None) -> None:
         home = loss.device
         found = [(id(node.function), name, value) for node in nodes for name, value in _readable(node)]
         found = [each for each in found if each[2].device == home][-_MOST_VALUES:]
@@ -58,6 +70,8 @@ class Question:
         leaves = {id(leaf): leaf for node in nodes if (leaf := _variable(node)) is not None and leaf.device == home}
         weights = [tensors.local(leaf).detach() for leaf in leaves.values()]
         weights = weights if all(map(_plain, weights)) else []
+        if given is not None and given.device == home and _plain(given):
+            leaves, weights = {_GIVEN: given, **leaves}, [given.detach(), *weights]
         self._rows = [(node, _about(name, value), value.grad_fn, _leaf(value)) for node, name, value in found]
         self._leaves = [(key, _about("weight", values)) for key, values in zip(leaves, weights, strict=False)]
         parts = [loss.detach().reshape(1).double()]
@@ -89,6 +103,9 @@ class Answer:
 
     def weight(self, leaf: torch.Tensor) -> Look | None:
         return self._weights.get(id(leaf))
+
+    def given(self) -> Look | None:
+        return self._weights.get(_GIVEN)
 
 
 def _readable(node: graph.Node) -> Iterator[tuple[str, torch.Tensor]]:

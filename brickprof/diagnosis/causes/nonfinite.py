@@ -22,7 +22,8 @@ from brickprof.rules.causality import Anomaly, Stage
 from brickprof.rules.handling import declared_bound
 from brickprof.rules.names import number, whole
 
-_SOON = 4
+_SOON = 16
+"""Steps until deep capture has begun, also where losses come late from a device."""
 _FP16_MAX = 65504.0
 _OPERATIONS = {
     "log-of-zero": ("log-of-zero", "a logarithm of zero"),
@@ -80,6 +81,9 @@ def _data(origin: Anomaly, case: Case) -> Hypothesis:
         maker = _maker(origin, case)
         if maker is not None:
             cause.contradicts("a block was given finite values and gave others", 4, maker.id)
+            return cause
+        if given.fields.get("given_finite") is True:
+            cause.contradicts("what the model was given is finite", 4, given.id)
             return cause
         cause.supports(text, 3, given.id)
         cause.whys.append(Why("Where did they come from?", wording.sentence(text), "data", (given.id,)))
@@ -239,8 +243,12 @@ def _invalid_op(origin: Anomaly, violation: Violation, before: int, case: Case) 
         cause.supports(f"{where} was given finite values and gave others in step {maker.step:,}", 3, maker.id)
         cause.brick = where
     elif origin.stage is Stage.LOSS:
-        _loss_is_first(cause, origin, timeline)
         told = _told(origin, case)
+        if told is not None and told.fields.get("kind") == "input" and told.fields.get("given_finite") is True:
+            text = "the model was given finite values, and what it made of them before its first weights is not finite"
+            cause.supports(text, 3, told.id)
+        else:
+            _loss_is_first(cause, origin, timeline)
         cause.brick = _module(told, case) if told is not None and told.fields.get("kind") == "unknown" else ""
     elif origin.stage in _COMPUTED and origin.details.get("dtype") != "float16":
         where = "output" if origin.stage is Stage.FORWARD else "gradient"
