@@ -23,6 +23,8 @@ CONTRACT = "C-STEPSIZE-001"
 _FOLLOWS = frozenset({"nonfinite", "exploding", "diverged", "spike", "not-learning", "plateau", "dead-units",
                       "saturated-units"})  # fmt: skip
 _SOON = 10
+_AT_ONCE = 10.0
+"""A loss this many times the first one needs no third to be believed."""
 _EARLY = 16
 _ORDINARY = {"sgd": 0.3, "": 0.01}
 """Learning rates that are in common use, by kind of optimizer."""
@@ -90,7 +92,7 @@ def out_of_proportion(story: Story, rank: int, reach: float) -> bool:
 
 def _too_large(story: Story, rank: int, moves: Moves, losses: Track, contract: Contract) -> Violation | None:
     start = float(losses.values[0])
-    if story.names.optimizers(rank) > 1 or start <= 0 or len(losses) < 3 or moves.steps[0] > _SOON:
+    if story.names.optimizers(rank) > 1 or start <= 0 or len(losses) < 2 or moves.steps[0] > _SOON:
         return None
     early = moves.shares[moves.steps <= losses.steps[0] + _SOON]
     soon = losses.values[: _SOON + 1]
@@ -103,7 +105,13 @@ def _too_large(story: Story, rank: int, moves: Moves, losses: Track, contract: C
     ordinary = ordinary_rate(story, rank)
     if out_of_proportion(story, rank, 300.0 if ordinary else 1e4):
         return None
-    return _violation(story, rank, moves, losses, place, end)
+    known = int(np.argmax(soon >= contract.threshold("rise") * start))
+    if soon[known] < _AT_ONCE * start:
+        known = max(known, 2)  # two losses of batches that differ may differ by this much
+    if known >= len(losses):
+        return None
+    known = int(losses.steps[known])
+    return _violation(story, rank, moves, losses, (place, known), end)
 
 
 def _restless(story: Story, rank: int, moves: Moves, losses: Track, contract: Contract) -> Violation | None:
@@ -142,7 +150,9 @@ def _restless(story: Story, rank: int, moves: Moves, losses: Track, contract: Co
     )  # fmt: skip
 
 
-def _violation(story: Story, rank: int, moves: Moves, losses: Track, place: int, end: float) -> Violation:
+def _violation(story: Story, rank: int, moves: Moves, losses: Track, at: tuple[int, int], end: float) -> Violation:
+    """``at`` is the place of the highest loss, and the step in which it was first too high."""
+    place, known = at
     start, top, step = float(losses.values[0]), float(losses.values[place]), int(losses.steps[place])
     rates = story.rates(rank).finite()
     rate = f" at a learning rate of {float(rates.values[0]):.3g}" if len(rates) else ""
@@ -159,7 +169,7 @@ def _violation(story: Story, rank: int, moves: Moves, losses: Track, place: int,
         excluded = (Excluded("exploding-gradients", text, norms.evidences((0,))),)
     return Violation(
         CONTRACT, "update-size", Severity.ERROR if end >= start else Severity.WARNING, symptom, int(moves.steps[0]),
-        step, "", "optimizer", rank, evidence,
+        known, "", "optimizer", rank, evidence,
         {"question": "Why did the loss jump at once?", "asked": "What did the first updates do?"},
         cause="learning-rate-too-high", certainty=0.87, explains=_FOLLOWS, static=True, excluded=excluded,
         whys=(Because("How large were the updates?", why, "", proof),),

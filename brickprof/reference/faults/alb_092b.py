@@ -14,7 +14,7 @@ TRUTH = {
     "contracts": ["C-GPUINIT-001", "C-GA-001"],
     "root_causes": ["optimizer-state-uninitialised"],
     "bricks": [],
-    "first_step": 0,
+    "first_step": 3,  # the first update comes after four backward passes
     "needs": "cpu",
 }
 
