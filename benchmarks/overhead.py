@@ -289,7 +289,7 @@ def main() -> None:
             for number, variants in enumerate(groups(args, case)):
                 results.append(measure(case, variants, length, Path(scratch) / f"{case}{number}", progress))
 
-    console = Console(width=max(Console().width, 100))
+    console = Console(width=max(Console().width, 116))
     console.print(" · ".join(f"{name} {value}" for name, value in machine().items()))
     console.print(ratio_table(results))
     console.print(cost_table(results))
