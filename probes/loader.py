@@ -142,6 +142,10 @@ class LoaderProbe(Probe):
             if len(home) == len(elements):
                 session.fact("batch", fields | {"fingerprint": _fingerprint(home)}, step=step, wanted=True)
 
+        floats = _floats(given) if session.on.facts else None
+        if floats is not None:  # read first, and so there first
+            contents = glance.elements(floats, _LOOKED_AT)
+            session.readback.read(contents, lambda host: fields.update(glance.counts(host, _LOOKED_AT)))
         for some in elements:
             session.readback.read(some, arrived)
 
@@ -228,10 +232,12 @@ def _length(sized: Any) -> int | None:
 
 def _contents(found: list[torch.Tensor], most: int) -> dict[str, Any]:
     """What is in the first tensor of floats."""
-    for tensor in found:
-        if tensor.is_floating_point() and tensor.numel() and tensor.layout is torch.strided:
-            return glance.counts(tensor, most)
-    return {}
+    floats = _floats(found)
+    return {} if floats is None else glance.counts(floats, most)
+
+
+def _floats(found: list[torch.Tensor]) -> torch.Tensor | None:
+    return next((tensor for tensor in _readable(found) if tensor.is_floating_point()), None)
 
 
 def _tensors(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
