@@ -76,7 +76,7 @@ class Budget:
     def _loading(self, story: Story, rank: int, contract: Contract) -> Violation | None:
         for each in waits(story, rank):
             if _bound(each, story.steps(rank), contract):
-                return _loader(each, rank, _on_device(story, rank), contract)
+                return _loader(each, rank, _runs_ahead(story, rank), contract)
         return None
 
     # -- a brick without matrices that takes longer than those with
@@ -213,12 +213,12 @@ def _bound(each: Waits, steps: int, contract: Contract) -> bool:
     return mostly and usual >= contract.threshold("wait_seconds") and lost >= contract.threshold("lost_seconds")
 
 
-def _loader(each: Waits, rank: int, on_device: bool, contract: Contract) -> Violation:
+def _loader(each: Waits, rank: int, ahead: bool, contract: Contract) -> Violation:
     share, usual = float(np.median(each.shares)), float(np.median(each.waited)) * 1e3
     symptom = f"the training waits for data {share:.0%} of the time ({usual:.3g} ms for a batch)"
     first, known = each.events[0], each.events[int(contract.threshold("steps")) - 1]
     evidence = tuple(event.id for event in each.events[:3])
-    severity = Severity.INFO if on_device else Severity.WARNING
+    severity = Severity.INFO if ahead else Severity.WARNING
     return Violation(
         contract.id, "loader-bound", severity, symptom, first.step, known.step, "", "loader", rank,
         evidence, cause="loader-bound", certainty=0.9, static=True,
@@ -229,8 +229,14 @@ def _loader(each: Waits, rank: int, on_device: bool, contract: Contract) -> Viol
     )  # fmt: skip
 
 
-def _on_device(story: Story, rank: int) -> bool:
-    """On a device the host may wait while the device is busy: then a wait proves nothing."""
+def _runs_ahead(story: Story, rank: int) -> bool:
+    """On a device the host may wait for data while the device is busy: then a wait proves nothing.
+
+    Where each step reads a number of the device, the device has nothing left to do when the host goes on.
+    """
+    looks = [whole(event.fields.get("device")) for event in story.events("syncs", rank)]
+    if looks and float(np.median(looks)) >= 1:
+        return False
     return any(str(event.fields.get("device", "")).startswith("cuda") for event in story.events("tensor", rank))
 
 
