@@ -52,7 +52,7 @@ def test_a_loader_that_takes_most_of_the_time_is_found():
 def test_next_to_a_device_a_wait_proves_something_only_where_each_step_waits_for_it(read, severity):
     made = loading([40.0, 45.0], 5.0)
     for event in made.records:
-        if event.kind == "tensor":
+        if getattr(event, "kind", "") == "tensor":
             event.fields["device"] = "cuda:0"
     for step in (1, 2, 4, 8):
         made.event("syncs", step, count=read, device=read, sites=[["train.py:9", read]])
