@@ -8,6 +8,7 @@ nothing inside a compiled or checkpointed part is seen.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ import torch
 from brickprof.capture import graph, models
 from brickprof.capture.graph_probe import GraphProbe
 from brickprof.capture.session import Session
-from brickprof.capture.tensors import on_host
 
 SHIFTS = (-2, -1, 0, 1, 2)
 _MOST_ATTENTIONS = 16
@@ -242,25 +242,24 @@ def _sees_next(node: graph.Node, tokens: _Tokens) -> torch.Tensor | float | None
 
 
 def _placeless(node: graph.Node, tokens: _Tokens) -> torch.Tensor | None:
-    """Of the pairs of neighbours of one row that hold the same token, the share with the very same key; on a host.
+    """Of the pairs of neighbours of one row that hold the same token, the share with the very same key.
 
-    1 in a first layer means that nothing has told it where a token stands. None where a bias may do that instead.
+    1 in a first layer means that nothing has told it where a token stands. None where a bias may do that instead, NaN
+    where there are too few pairs.
     """
-    if (
-        not node.op.startswith("ScaledDotProduct")
-        or _saved(node, "attn_mask") is not None
-        or not on_host(tokens.inputs)
+    if not node.op.startswith("ScaledDotProduct") or any(
+        _saved(node, name) is not None for name in ("attn_mask", "attn_bias")
     ):
         return None
     key = _saved(node, "key")
     if key is None or key.dim() != 4 or key.shape[0] < tokens.inputs.shape[0]:
         return None
     rows, ids = key[: tokens.inputs.shape[0], 0].float(), tokens.inputs
-    same, pairs = 0, 0
+    same = pairs = torch.zeros((), device=ids.device)
     for apart in (1, 2, 3):
         alike = ids[:, apart:] == ids[:, :-apart]
         gap = (rows[:, apart:] - rows[:, :-apart]).abs().amax(-1)
         size = rows.abs().amax(-1)[:, apart:]
-        same += int((alike & (gap <= 1e-5 * size + 1e-12)).sum())
-        pairs += int(alike.sum())
-    return torch.tensor(same / pairs, device="cpu") if pairs >= _SHORTEST else None
+        same = same + (alike & (gap <= 1e-5 * size + 1e-12)).sum()
+        pairs = pairs + alike.sum()
+    return torch.where(pairs >= _SHORTEST, same / pairs, math.nan)
