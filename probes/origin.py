@@ -64,7 +64,8 @@ class OriginProbe(Probe):
     def backward_begin(self, losses: Sequence[torch.Tensor], upstream: Any) -> None:
         for loss in losses[:1]:
             self._places.learn(loss)
-            if not on_host(loss) and upstream is None and loss.numel() == 1 and self._asking():
+            single = loss.numel() == 1 and upstream is None and not hasattr(loss, "to_local")
+            if single and not on_host(loss) and self._asking():
                 start = _counter()
                 self._ask(loss)
                 self._cost = _counter() - start

@@ -47,7 +47,7 @@ class OnHost:
 
     def of(self, node: graph.Node) -> list[Saved]:
         found = [(name, value) for name, value in _readable(node) if on_host(value)]
-        return [Saved(breaking.look(name, value), value.grad_fn, _leaf(value)) for name, value in found]
+        return [Saved(breaking.look(name, tensors.local(value)), value.grad_fn, _leaf(value)) for name, value in found]
 
     def weight(self, leaf: torch.Tensor) -> Look | None:
         values = tensors.local(leaf)
@@ -55,7 +55,9 @@ class OnHost:
 
     def given(self) -> Look | None:
         given = self._given
-        return breaking.look("given", given) if given is not None and on_host(given) and _plain(given) else None
+        if given is None or not on_host(given) or not _plain(given):
+            return None
+        return breaking.look("given", tensors.local(given))
 
 
 class Question:
@@ -68,17 +70,18 @@ class Question:
         delicate = {id(node.function) for node in nodes if node.op in breaking.DELICATE}
         self._close = [i for i, (node, _, _) in enumerate(found) if node in delicate][-_MOST_DELICATE:]
         leaves = {id(leaf): leaf for node in nodes if (leaf := _variable(node)) is not None and leaf.device == home}
-        weights = [tensors.local(leaf).detach() for leaf in leaves.values()]
+        weights = [tensors.local(leaf) for leaf in leaves.values()]
         weights = weights if all(map(_plain, weights)) else []
         if given is not None and given.device == home and _plain(given):
-            leaves, weights = {_GIVEN: given, **leaves}, [given.detach(), *weights]
+            leaves, weights = {_GIVEN: given, **leaves}, [tensors.local(given), *weights]
         self._rows = [(node, _about(name, value), value.grad_fn, _leaf(value)) for node, name, value in found]
         self._leaves = [(key, _about("weight", values)) for key, values in zip(leaves, weights, strict=False)]
         parts = [loss.detach().reshape(1).double()]
-        if found or weights:
-            parts.append(tensors.infinity_norms([*(value.detach() for _, _, value in found), *weights]).double())
+        values = [tensors.local(value).detach() for _, _, value in found]
+        if values or weights:
+            parts.append(tensors.infinity_norms([*values, *(each.detach() for each in weights)]).double())
         for i in self._close:
-            flat = breaking.some(found[i][2])
+            flat = breaking.some(values[i])
             parts.append(torch.stack([*(end.double() for end in torch.aminmax(flat)), (flat == 0).sum().double()]))
         self.numbers = torch.cat(parts)
 
@@ -113,10 +116,9 @@ def _readable(node: graph.Node) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _plain(value: torch.Tensor) -> bool:
-    return value.is_floating_point() and value.layout is torch.strided and value.numel() > 0 and _own(value)
-
-
-def _own(value: torch.Tensor) -> bool:
+    """Whether this process holds numbers of it that torch can compare; it cannot those of 8 bits."""
+    if not value.is_floating_point() or value.layout is not torch.strided or value.element_size() < 2:
+        return False
     return tensors.watchable(tensors.local(value))
 
 
