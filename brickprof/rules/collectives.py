@@ -181,7 +181,7 @@ def _failed(story: Story, contract: Contract) -> Violation | None:
             raised = failure(event)
             if raised.in_collective:
                 text = f"{raised.type}: {' '.join(raised.message.split())[:200]}"
-                late = bool(_TIMED_OUT.search(raised.message))
+                late = bool(_TIMED_OUT.search(raised.message)) or _stood_still(story, event)
                 return _in_collective(story, event, text, raised.where, late=late, contract=contract)
     for event in story.events("stacks", -1):
         stood = crashed(event)
@@ -190,6 +190,11 @@ def _failed(story: Story, contract: Contract) -> Violation | None:
                 story, event, "native code aborted", stood.frame, late=False, contract=contract, stood=stood
             )
     return None
+
+
+def _stood_still(story: Story, end: Event) -> bool:
+    """Whether nothing had moved before: who is told that a peer has left had waited for it as long as the peer."""
+    return any(hang.time_ns < end.time_ns for hang in story.events("hang", -1))
 
 
 def _in_collective(

@@ -23,8 +23,6 @@ CONTRACT = "C-STEPSIZE-001"
 _FOLLOWS = frozenset({"nonfinite", "exploding", "diverged", "spike", "not-learning", "plateau", "dead-units",
                       "saturated-units"})  # fmt: skip
 _SOON = 10
-_AT_ONCE = 10.0
-"""A loss this many times the first one needs no third to be believed."""
 _EARLY = 16
 _ORDINARY = {"sgd": 0.3, "": 0.01}
 """Learning rates that are in common use, by kind of optimizer."""
@@ -92,7 +90,7 @@ def out_of_proportion(story: Story, rank: int, reach: float) -> bool:
 
 def _too_large(story: Story, rank: int, moves: Moves, losses: Track, contract: Contract) -> Violation | None:
     start = float(losses.values[0])
-    if story.names.optimizers(rank) > 1 or start <= 0 or len(losses) < 2 or moves.steps[0] > _SOON:
+    if story.names.optimizers(rank) > 1 or start <= 0 or len(losses) < 3 or moves.steps[0] > _SOON:
         return None
     early = moves.shares[moves.steps <= losses.steps[0] + _SOON]
     soon = losses.values[: _SOON + 1]
@@ -105,11 +103,7 @@ def _too_large(story: Story, rank: int, moves: Moves, losses: Track, contract: C
     ordinary = ordinary_rate(story, rank)
     if out_of_proportion(story, rank, 300.0 if ordinary else 1e4):
         return None
-    known = int(np.argmax(soon >= contract.threshold("rise") * start))
-    if soon[known] < _AT_ONCE * start:
-        known = max(known, 2)  # two losses of batches that differ may differ by this much
-    if known >= len(losses):
-        return None
+    known = max(int(np.argmax(soon >= contract.threshold("rise") * start)), 2)  # two losses prove nothing
     known = int(losses.steps[known])
     return _violation(story, rank, moves, losses, (place, known), end)
 
