@@ -138,6 +138,7 @@ class OriginProbe(Probe):
         """What ``node`` did wrong, or what it was given that was wrong already."""
         saved = sight.of(node)
         inputs = [each for each in saved if not breaking.is_result(each.look["name"])]
+        inputs = [each for each in inputs if not breaking.masks(node, each.look) or each.look["finite"]]
         spoilt = next((each for each in inputs if not each.look["finite"]), None)
         if spoilt is not None:
             return self._given(spoilt, sight)

@@ -21,6 +21,7 @@ from brickprof.capture.tensors import on_host
 
 _MOST = 500
 _MISSPELT = re.compile(r"(require[sd]?|needs?)_?grad(s|ients?)?")
+_CLOSE_LOOKS = 64
 _EVERY_LOOK = 8
 
 
@@ -48,7 +49,7 @@ class OwnershipProbe(Probe):
             return
         self._looked = session.step
         self._looks += 1
-        if self._looks > _EVERY_LOOK and self._looks % _EVERY_LOOK:
+        if self._looks > _CLOSE_LOOKS and self._looks % _EVERY_LOOK:
             return
         session.fact("ownership", self._fields(), always=True)
 

@@ -164,7 +164,7 @@ class WeightsProbe(Probe):
     ) -> None:
         rows = moved.numpy()  # torch would wake its threads for these few numbers, beside a training that needs them
         updates, sizes = tensors.segment_norms(rows[0], lengths), tensors.segment_norms(rows[1], lengths)
-        befores = tensors.segment_norms(rows[1] - rows[0], lengths)
+        befores = tensors.segment_norms(tensors.differences(rows[1], rows[0]), lengths)
         for entry, numel, rms, size, before in zip(entries, numels, updates, sizes, befores, strict=True):
             ratio = rms / size if size else None
             self.session.journal.sample(

@@ -39,6 +39,11 @@ def is_result(name: str) -> bool:
     return name.startswith(("result", "output"))
 
 
+def masks(node: graph.Node, given: Look) -> bool:
+    """Whether infinities are what ``given`` is for: they take places out of a softmax, and nothing comes of them."""
+    return not given["nan"] and (given["name"] in _MASKS or node.op in _OVER_MASKED)
+
+
 def mistake(node: graph.Node, inputs: list[Look], results: list[Look]) -> str | None:
     """What ``node`` did to finite ``inputs``; ``results`` are saved by few operations."""
     kind = _RULES.get(node.op, _none)(node.function, inputs)
@@ -90,6 +95,8 @@ _RULES: dict[str, Callable[[Any, list[Look]], str | None]] = {
 }  # fmt: skip
 DELICATE = frozenset(_RULES)
 """Operations of whose arguments more must be known than whether they are finite."""
+_MASKS = frozenset({"attn_mask", "attn_bias"})
+_OVER_MASKED = frozenset({"Logsumexp", "LogSoftmax", "Softmax", "LogSoftmaxBackwardData", "Logcumsumexp"})
 _FROM_RESULT = {
     "Sqrt": "root-of-negative", "Rsqrt": "division-by-zero", "Reciprocal": "division-by-zero", "Exp": "overflow",
     "Softmax": "empty-softmax", "LogSoftmax": "empty-softmax",

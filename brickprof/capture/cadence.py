@@ -50,6 +50,9 @@ _CREDIT_NS = 3_000_000_000  # in all, at a budget of 1 %
 _ROW_WAYS = ("spans", "full")
 LOOKS = frozenset(1 << i for i in range(9))
 """Steps at which a young run is looked at in full, whatever the strides."""
+_AGAIN = frozenset({0, 1, 2, 4, 8, 16})
+"""The same after something new has joined: a second optimizer, a part of the model that was replaced."""
+_MOST_RENEWALS = 8
 _RECKON_STEPS = 64
 _LEAST_EASE = 1 / 64
 
@@ -103,13 +106,14 @@ class Cadence:
         self._settled = [0.0, 0.0]
         """Time and cost of the steps after the first ones."""
         self._floor = 1
+        self._born = self._renewals = 0
         self._credit = _CREDIT_NS * budget / 0.01
 
     def begin(self, step: int) -> Switches:
         """The switches of ``step``."""
         planned = step in self.planned
         attentive = step <= self.attentive_until
-        looked = step < _EARLIEST or step in LOOKS or step <= self.deep_until or planned or attentive
+        looked = step < _EARLIEST or self.due(step) or step <= self.deep_until or planned or attentive
         if step % self.least and not looked:
             return NOTHING
         switches, deep = self.switches, step <= self.deep_until or planned or self.level == "deep"
@@ -124,6 +128,8 @@ class Cadence:
         """What happens first decides most: early steps are seen in full where that is no burden."""
         if step < _FIRST_STEPS or (way == "facts" and step < _EARLY["facts"]):
             return True
+        if step - self._born in _AGAIN and self._born:
+            return (median(self._costs[way]) if self._costs[way] else 0.0) <= _A_MOMENT_NS
         if step >= _EARLY[way] or (way == "full" and step & (step - 1)):
             return False
         cost = median(self._costs[way]) if self._costs[way] else 0.0
@@ -134,6 +140,15 @@ class Cadence:
     def spares(self, ns: float, share: float = _NO_BURDEN) -> bool:
         """Whether an early step has ``ns`` to spare: a ``share`` of it, or anything while tiny steps have credit."""
         return ns <= share * self.typical_ns or (self.typical_ns < _TINY_STEP_NS and self._credit > 0)
+
+    def due(self, step: int) -> bool:
+        """Whether ``step`` is one that is looked at in full, whatever the strides."""
+        return step in LOOKS or (self._born > 0 and step - self._born in _AGAIN)
+
+    def renew(self, step: int) -> None:
+        """Something new has joined the training: it is looked at as its beginning was."""
+        if step >= _EARLIEST and step - self._born >= 2 * max(_AGAIN) and self._renewals < _MOST_RENEWALS:
+            self._born, self._renewals = step, self._renewals + 1
 
     def escalate(self, until: int) -> None:
         self.deep_until = max(self.deep_until, until)

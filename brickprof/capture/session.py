@@ -26,7 +26,7 @@ from brickprof.bricks import Brick, Kind
 from brickprof.capture import graph, models
 from brickprof.capture.book import Book, owned
 from brickprof.capture.by_hand import ByHand
-from brickprof.capture.cadence import LOOKS, NOTHING, Cadence
+from brickprof.capture.cadence import NOTHING, Cadence
 from brickprof.capture.census import Census
 from brickprof.capture.dispatch import Dispatch
 from brickprof.capture.models import Model
@@ -84,7 +84,7 @@ class Session:
         self.dispatch = Dispatch(self.fact)
         self.readback = Readback(self.spend, self.journal.date)
         self.book = Book(self.journal)
-        self.census = Census(self.book, partial(self.fact, always=True), partial(self.emit, "models_found"))
+        self.census = Census(self.book, partial(self.fact, always=True), self._models_changed)
         self.thread = threading.get_ident()
         self.step = 0
         self.fed: weakref.ref[torch.Tensor] | None = None
@@ -195,6 +195,10 @@ class Session:
         if self.looking:
             self.emit("fetch_begin", loader)
 
+    def _models_changed(self) -> None:
+        self.cadence.renew(self.step)
+        self.emit("models_found")
+
     @property
     def models(self) -> list[Model]:
         return self.census.models
@@ -267,6 +271,7 @@ class Session:
         number = self.book.optimizer(optimizer)
         self.steps.optimizer_built(number)
         self._guarded("models", self.census.want, owned(optimizer))
+        self.cadence.renew(self.step)
         self.emit("optimizer_built", optimizer)
 
     def optimizer_begin(self, optimizer: Any) -> None:
@@ -321,7 +326,7 @@ class Session:
             or following <= cadence.deep_until
             or following <= cadence.attentive_until
             or not following % 100
-            or following in LOOKS
+            or cadence.due(following)
             or following in cadence.planned
         ):
             return False

@@ -18,6 +18,7 @@ from brickprof.capture.tensors import on_host
 
 _MOST_VALUES = 1024
 _MOST_DELICATE = 48
+_COUNTS = frozenset({torch.int64, torch.int32, torch.int16, torch.uint8, torch.bool})
 _GIVEN = 0
 """No object has this id."""
 
@@ -112,7 +113,13 @@ class Answer:
 
 
 def _readable(node: graph.Node) -> Iterator[tuple[str, torch.Tensor]]:
-    return ((name, value) for name, value in graph.saved(node.function) if _plain(value))
+    """Saved tensors of numbers; a count that something was divided by is one too."""
+    counts = node.op == "Div"
+    for name, value in graph.saved(node.function):
+        if _plain(value):
+            yield name, value
+        elif counts and name == "other" and value.layout is torch.strided and value.dtype in _COUNTS and value.numel():
+            yield name, value.float()
 
 
 def _plain(value: torch.Tensor) -> bool:

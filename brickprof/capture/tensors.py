@@ -205,6 +205,12 @@ def histograms(values: Tensor, lengths: Sequence[int]) -> list[list[int]]:
     return table
 
 
+def differences(after: np.ndarray[Any, Any], before: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        gap: np.ndarray[Any, Any] = after - before
+    return gap
+
+
 def segment_norms(values: np.ndarray[Any, Any], lengths: Sequence[int]) -> list[float]:
     """The root mean square of each tensor's part of ``values``."""
     with np.errstate(over="ignore", invalid="ignore"):

@@ -31,10 +31,13 @@ class Looks:
 
     rank: int
     events: list[Event]
+    """Those in which something was left out, where anything was."""
     unowned: list[Tensor] = field(default_factory=list)
     """With a gradient, without an owner, and never written to: in several looks, and in the last one."""
     idle: set[int] = field(default_factory=set)
     outside: set[int] = field(default_factory=set)
+    always: bool = True
+    """Whether it was so from the first look on."""
 
     @property
     def evidence(self) -> tuple[str, ...]:
@@ -81,6 +84,9 @@ def gathered(story: Story, rank: int, events: list[Event], needed: int) -> Looks
         tensor = story.names.tensor(rank, each)
         if times[each] >= (needed if tensor.model else needed + 1):
             looks.unowned.append(tensor)
+    left_out = {tensor.number for tensor in looks.unowned}
+    looks.events = [event for event in events if left_out.intersection(_numbers(event, "unowned"))] or events
+    looks.always = looks.events[0] is events[0]
     looks.idle = set(_numbers(last, "idle"))
     looks.outside = set(_numbers(last, "outside"))
     return looks
@@ -133,7 +139,7 @@ def _stale_violation(story: Story, looks: Looks, stale: list[Tensor]) -> Violati
         (Because("Why do its gradients change nothing?", finding, where, looks.evidence),),
         action="Build the optimizer after the last change to the model (replaced layers, copies, loaded modules), or "
         "give it the new parameters with add_param_group.",
-        static=True,
+        static=looks.always,
     )  # fmt: skip
 
 
@@ -156,7 +162,7 @@ def _missing_violation(story: Story, looks: Looks, model: str, tensors: list[Ten
         (Because("Why do these gradients change nothing?", finding, where, looks.evidence),),
         action=f"Give {_names(story, tensors)} to an optimizer (layers belong into a ModuleList, so that "
         "model.parameters() finds them), or freeze it with requires_grad_(False) if it is meant to stay.",
-        static=True,
+        static=looks.always,
     )  # fmt: skip
 
 
@@ -185,18 +191,30 @@ def _weight(story: Story, looks: Looks, model: str, tensors: list[Tensor]) -> tu
 
 
 def place(story: Story, tensors: list[Tensor]) -> str:
-    """The block that holds all of ``tensors``; where there is none, that of the first."""
+    """The block that holds all of ``tensors`` and nothing else that is trained; where there is none, the first's."""
     paths = [tensor.name.split(".")[:-1] for tensor in tensors]
     shared: list[str] = []
     for parts in zip(*paths, strict=False):
         if len(set(parts)) > 1:
             break
         shared.append(parts[0])
+    if shared and _others_inside(story, tensors, ".".join(shared)):
+        shared = paths[0]
     if shared:
         model = tensors[0].model
         qualified = len(story.names.models - {""}) > 1 and model
         return f"{model}.{'.'.join(shared)}" if qualified else ".".join(shared)
     return story.names.show(tensors[0].brick)
+
+
+def _others_inside(story: Story, tensors: list[Tensor], path: str) -> bool:
+    mine, model = {tensor.number for tensor in tensors}, tensors[0].model
+    rank = story.ranks[0] if story.ranks else 0
+    return any(
+        each.model == model and each.number not in mine and each.name.startswith(f"{path}.")
+        for each in story.names.tensors(rank)
+        if story.names.trained(rank, each)
+    )
 
 
 def some(story: Story, tensors: Iterable[Tensor]) -> str:
