@@ -24,7 +24,9 @@ class BreadthProbe(GraphProbe):
     def look(self, loss: torch.Tensor, nodes: list[graph.Node]) -> None:
         session = self.session
         fields, one = _breadth(nodes)
-        brick = session.places.find(loss, nodes, one) if session.places is not None and one is not None else None
+        brick = (
+            session.places.find(loss.grad_fn, nodes, one) if session.places is not None and one is not None else None
+        )
         if brick is not None:
             fields["brick"] = session.journal.brick(brick)
         session.fact("breadth", fields, wanted=True)

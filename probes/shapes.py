@@ -6,6 +6,8 @@ A table: an operation near the loss crosses one value for each sample with as ma
 all that comes of it is added up. Whoever unsqueezes, transposes or pairs outputs with outputs means it, and so does
 whoever gives a table to begin with; what cannot be told is left out.
 
+Squashed twice: a log-softmax of a softmax, which nobody means.
+
 A chain: how many products with weights of their own lie one behind the other, and whether anything but sums and other
 views of values lies between them. What is not known to be linear counts as bent.
 """
@@ -78,15 +80,27 @@ class ShapesProbe(GraphProbe):
 
     def look(self, loss: torch.Tensor, nodes: list[graph.Node]) -> None:
         if 0 < len(nodes) < graph.MOST_NODES:
-            self._tell(nodes)
+            self._tell(loss, nodes)
 
-    def _tell(self, nodes: list[graph.Node]) -> None:
+    def _squashed(self, loss: torch.Tensor, nodes: list[graph.Node]) -> dict[str, Any] | None:
+        """A softmax whose result is given to a log-softmax, and where it stands."""
+        session = self.session
+        for node in nodes:
+            inner = _softmax_inside(node)
+            if inner is not None:
+                brick = session.places.find(loss.grad_fn, nodes, inner) if session.places is not None else None
+                known = brick is not None and brick.path
+                return {"depth": node.depth, "brick": session.journal.brick(brick) if brick and known else 0}
+        return None
+
+    def _tell(self, loss: torch.Tensor, nodes: list[graph.Node]) -> None:
         session, step = self.session, self.session.step
         fed = session.fed() if session.fed is not None else None
         chain = _chain(nodes, session.book)
         fields = {
             "nodes": len(nodes), "fed": list(fed.shape) if fed is not None else None, "chain": list(chain.weights),
             "bent": chain.bent, "matrices": sorted(_matrices(nodes, session.book)), "table": None,
+            "squashed": self._squashed(loss, nodes),
         }  # fmt: skip
         table = _table(nodes)
         if table is None:
@@ -105,6 +119,19 @@ class ShapesProbe(GraphProbe):
             session.fact("shapes", fields | {"table": told | {"apart": apart}}, step=step, wanted=True)
 
         session.readback.read(table.corner.float().reshape(-1), arrived)
+
+
+def _softmax_inside(node: graph.Node) -> Any:
+    """The softmax that a log-softmax over the same dimension is taken of."""
+    if node.op != "LogSoftmax" or not node.function.next_functions:
+        return None
+    inner, looked_at = node.function.next_functions[0][0], False
+    while inner is not None and graph.named(inner).op in _VIEWS and inner.next_functions:
+        inner, looked_at = inner.next_functions[0][0], True
+    if inner is None or graph.named(inner).op != "Softmax":
+        return None
+    same = graph.setting(inner, "dim") == graph.setting(node.function, "dim")
+    return inner if same or looked_at else None
 
 
 # -- tables

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -38,6 +38,9 @@ from brickprof.clock import now
 from brickprof.journal import Journal
 from brickprof.pulse import Pulse
 from brickprof.settings import Settings
+
+if TYPE_CHECKING:
+    from brickprof.capture.places import Places
 
 _MOST_RECALLS = 12
 _RECALLED = 16
@@ -89,7 +92,7 @@ class Session:
         self.step = 0
         self.fed: weakref.ref[torch.Tensor] | None = None
         """What a model was last given in a forward with gradients."""
-        self.places: Any = None
+        self.places: Places | None = None
         """Which module an operation stands in, where a probe has found that out."""
         self.gradients_used = False
         """Whether an update was made since the last backward."""

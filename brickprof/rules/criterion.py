@@ -49,7 +49,7 @@ class Criterion:
             for calls in _habits(curves.training_calls(story, rank)):
                 looked += len(calls)
                 violations += _violations(story, calls, rank, int(contract.threshold("looks")))
-            violations += _by_hand(story, rank, contract)
+            violations += _by_hand(story, rank, contract) or _twice(story, rank, contract)
         if violations:
             return outcomes.broken(contract, violations[:1])
         if not looked:
@@ -189,6 +189,26 @@ def _by_hand(story: Story, rank: int, contract: Contract) -> list[Violation]:
             "loss-input-mismatch", 0.95, _FOLLOWS, (told,), (),
             "Give outputs, targets and weights the same shape: output.squeeze(-1), or target.unsqueeze(-1).",
             static=True,
+        )
+    ]  # fmt: skip
+
+
+def _twice(story: Story, rank: int, contract: Contract) -> list[Violation]:
+    """A loss that is written out: its log-softmax is taken of a softmax."""
+    events, looks = story.events("shapes", rank), int(contract.threshold("looks"))
+    squashed = [event for event in events if isinstance(event.fields.get("squashed"), dict)]
+    if len(squashed) < looks or len(squashed) < len(events):
+        return []
+    proof = tuple(event.id for event in squashed[:3])
+    made_in = next((brick for event in squashed if (brick := whole(event.fields["squashed"].get("brick")))), 0)
+    symptom = "the loss takes the log-softmax of what already is a softmax"
+    told = Because("What does that mean for the loss?", wording.sentence(_DOUBLE.follows), "loss", proof)
+    return [
+        Violation(
+            CONTRACT, "loss-input", Severity.ERROR, symptom, squashed[0].step, squashed[looks - 1].step,
+            story.names.show(story.names.brick(rank, made_in)) if made_in else "loss", "step", rank, proof,
+            {"question": "Is the loss given what it expects?", "asked": "What does the loss work on?"},
+            _DOUBLE.cause, 0.95, _FOLLOWS, (told,), (), _DOUBLE.action, static=True,
         )
     ]  # fmt: skip
 
