@@ -24,6 +24,7 @@ _FOLLOWS = frozenset({"nonfinite", "exploding", "diverged", "spike", "not-learni
                       "saturated-units"})  # fmt: skip
 _SOON = 10
 _EARLY = 16
+_ABOVE = 1.1
 _ORDINARY = {"sgd": 0.3, "": 0.01}
 """Learning rates that are in common use, by kind of optimizer."""
 
@@ -92,19 +93,19 @@ def _too_large(story: Story, rank: int, moves: Moves, losses: Track, contract: C
     start = float(losses.values[0])
     if story.names.optimizers(rank) > 1 or start <= 0 or len(losses) < 3 or moves.steps[0] > _SOON:
         return None
-    early = moves.shares[moves.steps <= losses.steps[0] + _SOON]
     soon = losses.values[: _SOON + 1]
-    place = int(np.argmax(soon))
+    place, rose = int(np.argmax(soon)), int(np.argmax(soon >= contract.threshold("rise") * start))
     end = float(np.median(losses.values[-max(3, len(losses) // 4) :]))
-    if early.max() < contract.threshold("share") or soon[place] < contract.threshold("rise") * start:
+    # What came after the loss had risen did not raise it.
+    early = moves.shares[moves.steps < losses.steps[rose]]
+    if not rose or not len(early) or early.max() < contract.threshold("share"):
         return None
     if end < contract.threshold("settled") * start:
         return None
     ordinary = ordinary_rate(story, rank)
     if out_of_proportion(story, rank, 300.0 if ordinary else 1e4):
         return None
-    known = max(int(np.argmax(soon >= contract.threshold("rise") * start)), 2)  # two losses prove nothing
-    known = int(losses.steps[known])
+    known = int(losses.steps[max(rose, 2)])  # two losses prove nothing
     return _violation(story, rank, moves, losses, (place, known), end)
 
 
@@ -113,14 +114,17 @@ def _restless(story: Story, rank: int, moves: Moves, losses: Track, contract: Co
     curve = curves.curve(story, rank)
     early = moves.shares[(moves.steps >= 1) & (moves.steps <= _EARLY)]
     enough = len(early) >= 4 and len(losses) >= 3 * _EARLY and story.names.optimizers(rank) == 1
-    if not enough or not curve.comparable or float(early.min()) < contract.threshold("restless"):
+    if not enough or not curve.comparable or float(np.median(early)) < contract.threshold("restless"):
         return None
-    start = float(np.median(losses.values[:3]))
+    if float(early.min()) < 0.5 * contract.threshold("restless"):
+        return None
+    start = min(float(np.median(losses.values[:3])), float(losses.values[0]))  # the first update may have raised it
     meantime = losses.values[1 : 2 * _EARLY + 1]
     meanwhile = float(np.median(meantime))
     third = len(meantime) // 3
-    if curves.slope(meantime) < -3 or np.median(meantime[-third:]) < 0.93 * np.median(meantime[:third]):
-        return None  # it falls, large updates or not
+    falls = curves.slope(meantime) < -3 or np.median(meantime[-third:]) < 0.93 * np.median(meantime[:third])
+    if falls and meanwhile < _ABOVE * start:
+        return None  # large updates or not; from above its start it only comes back
     end = float(np.median(losses.values[-max(3, len(losses) // 4) :]))
     if start <= 0 or meanwhile < contract.threshold("meanwhile") * start or end < contract.threshold("learnt") * start:
         return None
