@@ -131,3 +131,15 @@ def test_what_the_first_steps_cost_is_not_what_later_ones_do() -> None:
     settled = cadence.settled
     assert settled is not None
     assert settled[0] == 0.005 and settled[1] == 10 * MS
+
+
+def test_what_joins_late_is_looked_at_as_the_beginning_was() -> None:
+    cadence = Cadence("standard", 0.01)
+    cadence.stride = dict.fromkeys(cadence.stride, 64)
+    cadence.least = 64
+    assert not cadence.begin(151).full
+    cadence.renew(150)
+    full = [step for step in range(150, 180) if cadence.begin(step).full]
+    assert full == [150, 151, 152, 154, 158, 166]
+    cadence.renew(152)  # too soon after the last: what builds an optimizer in every step gets no more
+    assert not cadence.begin(153).full and cadence.due(154)

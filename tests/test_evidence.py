@@ -664,3 +664,67 @@ def test_what_torch_reads_for_itself_is_no_read_of_the_script(tmp_path: Path) ->
 
     run = recorded(tmp_path, body)
     assert found(run, "syncs") and all(each["sites"] == [] for each in found(run, "syncs"))
+
+
+class WrittenOut(nn.Module):
+    """A cross-entropy by hand."""
+
+    def forward(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return -torch.log_softmax(scores, -1)[torch.arange(len(labels)), labels].mean()
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_a_log_softmax_of_a_softmax_is_seen_in_a_loss_that_is_written_out(tmp_path: Path, normalised: bool) -> None:
+    def body() -> None:
+        model = Classifier(normalised=normalised)
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=6, criterion=WrittenOut())
+
+    run = recorded(tmp_path, body)
+    looks = found(run, "shapes")
+    assert looks and all((each["squashed"] is not None) is normalised for each in looks)
+    causes = [finding.root_cause for finding in brickprof.diagnose(run).findings]
+    assert ("double-softmax" in causes) is normalised
+
+
+def test_an_optimizer_that_is_built_late_is_looked_at(tmp_path: Path) -> None:
+    def body() -> None:
+        model = Classifier()
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=100)
+        train(model, torch.optim.SGD(model.head.parameters(), lr=0.1), steps=30)
+
+    run = recorded(tmp_path, body)
+    late = [each for each in found(run, "ownership") if each["step"] >= 100]
+    assert len(late) >= 4
+
+
+class Averaged(nn.Module):
+    """The mean over what was picked, which may be nothing; attention takes places out by minus infinity."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor, picked: torch.Tensor) -> torch.Tensor:
+        away = torch.zeros(x.shape[:2], dtype=torch.bool)
+        away[:, -1] = True
+        seen, _ = self.attention(x, x, x, key_padding_mask=away, need_weights=False)
+        each = self.out(seen).square().mean(-1) * picked
+        return (each.sum(1) / picked.sum(1)).mean()
+
+
+def test_a_count_of_zero_is_found_behind_a_mask_of_infinities(tmp_path: Path) -> None:
+    def body() -> None:
+        torch.manual_seed(0)
+        model = Averaged()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(6):
+            picked = torch.ones(4, 5, dtype=torch.long)
+            if step == 4:
+                picked[1] = 0
+            optimizer.zero_grad()
+            model(torch.randn(4, 5, 8), picked).backward()
+            optimizer.step()
+
+    told = found(recorded(tmp_path, body), "origin")
+    assert (told[0]["step"], told[0]["kind"]) == (4, "division-by-zero")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from brickprof.contracts import registry
 from brickprof.contracts.terms import Terms
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict
 from brickprof.diagnosis import Finding, diagnose
+from brickprof.records import Sample
 from brickprof.rules.accumulation import Accumulation
 from brickprof.rules.clipping import Clip, EmbedGrad
 from brickprof.rules.divergence import StepSize
@@ -563,6 +565,21 @@ def test_updates_of_the_size_of_the_weights():
 )
 def test_large_updates_that_do_no_harm(losses, share):
     assert not judge(StepSize, jumping(losses, share)).violations
+
+
+def test_an_update_after_the_loss_had_risen_did_not_raise_it():
+    made = jumping([3.0, 8.5, 7e27, 7e27, 7e27], 0.01)
+    made.records = [
+        replace(record, ratio=1.0, l2=5.0)
+        if isinstance(record, Sample) and record.role == "update" and record.step >= 2 else record
+        for record in made.records
+    ]  # fmt: skip
+    assert not judge(StepSize, made).violations
+
+
+def test_a_loss_that_large_updates_had_raised_only_comes_back():
+    falling = [1.9, 3.0, *[3.0 - 0.03 * at for at in range(40)], *[1.5] * 60]
+    assert violation(judge(StepSize, jumping(falling, 0.2))).cause == "learning-rate-too-high"
 
 
 def test_updates_that_undo_each_other():

@@ -808,3 +808,18 @@ def test_data_that_begin_again_in_the_middle_of_an_epoch_are_named(position, ver
     assert result.verdict is verdict
     if verdict is Verdict.FAIL:
         only(result, "data-order-lost-on-resume")
+
+
+def test_what_a_later_optimizer_leaves_out_is_told_from_then_on_and_with_its_place():
+    made = Training("body.0.down", "body.0.up", "body.1.down", "body.1.up")
+    made.optimizer(blocks=("body.0.down", "body.1.down"))
+    for step in range(3):
+        made.look(step)
+    for step in range(150, 153):
+        made.look(step, unowned=[2, 4])
+    made.train([1e-3] * 200)
+    found = [
+        each for each in judged(made, "C-GRADFLOW-001", "ownership").violations
+        if each.cause == "optimizer-missing-parameters"
+    ]  # fmt: skip
+    assert [(each.first_step, each.detected_step, each.brick) for each in found] == [(150, 151, "body.0.up")]
