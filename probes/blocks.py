@@ -138,8 +138,9 @@ class BlocksProbe(Probe):
             about = (brick, phase, output.numel(), str(output.dtype).removeprefix("torch."))
             given = tensors.first_tensor(inputs) if self.session.on.full or self.session.on.deep else None
             sums = [sum_.float()]
-            if given is not None and given.is_floating_point() and given.device == output.device:
-                sums.append(tensors.total(given.detach()).float())
+            own = None if given is None else tensors.local(given)  # the sum of a sharded whole is a collective
+            if own is not None and tensors.watchable(own) and own.device == output.device:
+                sums.append(tensors.total(own.detach()).float())
             self._device.append((about, sums))
 
     def _report(self, brick: int, output: torch.Tensor, inputs: Any, phase: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from brickprof.bricks import Brick
-from brickprof.capture import breaking, graph
+from brickprof.capture import breaking, graph, hub
 from brickprof.capture.breaking import Look
 from brickprof.capture.places import Places
 from brickprof.capture.probe import Probe
@@ -105,6 +105,8 @@ class OriginProbe(Probe):
         early = session.step < _EARLY and session.cadence.spares(self._cost, _SHARE)
         if not (on.full or on.deep or early) or session.settings.level == "light":
             return False
+        if hub.keeps_graph:  # what is held until the answer would keep its activations alive
+            return False
         return self._pending < _MOST_PENDING and self._wanted(session.step) and not hands_off()
 
     def _ask(self, loss: torch.Tensor) -> None:
@@ -117,8 +119,11 @@ class OriginProbe(Probe):
             if not math.isfinite(numbers[0]) and self._wanted(step):
                 self._tell(step, root, nodes, question.answered(numbers))
 
+        readback = self.session.readback
+        dropped = readback.dropped
         self._pending += 1
-        self.session.readback.read(question.numbers, arrived)
+        readback.read(question.numbers, arrived)
+        self._pending -= readback.dropped > dropped  # a device that is far behind gives no answer
 
     # -- what it was
 

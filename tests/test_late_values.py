@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 
 import late
 import pytest
 import torch
 
 import brickprof
-from brickprof.capture.readback import Readback
+from brickprof.capture.readback import Cuda, Readback
 
 STEPS = 600
 
@@ -215,7 +216,7 @@ class Root(torch.nn.Module):
         return x.sqrt()
 
 
-def origins_of(folder, last):
+def origins_of(folder, last, **backward):
     torch.manual_seed(0)
     model = Chain(last)
     with torch.no_grad():
@@ -225,7 +226,7 @@ def origins_of(folder, last):
         for step, (inputs, _) in enumerate(batches(12)):
             optimizer.zero_grad()
             loss = model(-1000 * inputs.abs() if step == 8 else inputs).square().mean()
-            loss.backward()
+            loss.backward(**backward)
             optimizer.step()
     run = brickprof.load(bp.folder)
     told = [event for event in run.events.itertuples() if event.kind == "origin"]
@@ -279,3 +280,38 @@ def test_pinned_memory_outlives_every_session(monkeypatch):
         readback.drain(1.0)
     (kept,) = [buffers for (owner, _, _), buffers in Readback._free.items() if owner is lane]
     assert len(kept) == 1
+
+
+@pytest.mark.parametrize("backward", [{"retain_graph": True}, {"create_graph": True}], ids=["retained", "created"])
+@pytest.mark.filterwarnings("ignore:Using backward.*create_graph")
+def test_a_graph_that_the_script_keeps_is_not_held_until_an_answer_comes(tmp_path, monkeypatch, backward):
+    late.pretend(monkeypatch, 0.003)
+    assert origins_of(tmp_path, Logarithm(), **backward) == []
+
+
+def test_a_buffer_of_pinned_memory_is_never_destroyed(monkeypatch):
+    """One reference is nobody's: on a device that has failed, giving it back would abort the process."""
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda numel, dtype, device, pin_memory: empty(numel, dtype=dtype))
+    plain, buffer = empty(8), Cuda().buffer(8, torch.float32)
+    assert sys.getrefcount(buffer) == sys.getrefcount(plain) + 1
+
+
+class Summed(torch.nn.Module):
+    """A sum over powers, of which ``away`` takes places out or lets one overflow."""
+
+    def __init__(self, away):
+        super().__init__()
+        self.away = away
+
+    def forward(self, x):
+        return (x + torch.tensor([self.away, *[0.0] * 7])).logsumexp(-1)
+
+
+@pytest.mark.parametrize("late_values", [False, True])
+def test_minus_infinity_is_a_mask_and_infinity_is_none(tmp_path, monkeypatch, late_values):
+    if late_values:
+        late.pretend(monkeypatch, 0.003)
+    assert origins_of(tmp_path / "masked", Summed(-math.inf)) == []
+    (first, *_) = origins_of(tmp_path / "overflown", Summed(math.inf))
+    assert first[:3] == (0, "AddBackward0", "overflow")

@@ -5,6 +5,7 @@ Enters: a node of the graph and a ``Look`` at each tensor that it saved. Leaves:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -24,7 +25,8 @@ def look(name: str, value: torch.Tensor) -> Look:
     low, high = (float(part) for part in torch.aminmax(finite)) if finite.numel() else (None, None)
     return {
         "name": name, "min": low, "max": high, "zeros": int((flat == 0).sum()), "nan": nan, "inf": inf,
-        "numel": value.numel(), "finite": not (nan or inf), "dtype": str(value.dtype).removeprefix("torch."),
+        "above": int((flat == math.inf).sum()) if inf else 0, "numel": value.numel(), "finite": not (nan or inf),
+        "dtype": str(value.dtype).removeprefix("torch."),
     }  # fmt: skip
 
 
@@ -40,8 +42,8 @@ def is_result(name: str) -> bool:
 
 
 def masks(node: graph.Node, given: Look) -> bool:
-    """Whether infinities are what ``given`` is for: they take places out of a softmax, and nothing comes of them."""
-    return not given["nan"] and (given["name"] in _MASKS or node.op in _OVER_MASKED)
+    """Whether infinities are what ``given`` is for: below everything, they take places out of a sum over powers."""
+    return not given["nan"] and (given["name"] in _MASKS or (node.op in _OVER_MASKED and given["above"] == 0))
 
 
 def mistake(node: graph.Node, inputs: list[Look], results: list[Look]) -> str | None:
@@ -93,10 +95,10 @@ def _power(function: Any, inputs: list[Look]) -> str | None:
 _RULES: dict[str, Callable[[Any, list[Look]], str | None]] = {
     "Log": _log, "Log2": _log, "Log10": _log, "Log1P": _log1p, "Log1p": _log1p, "Div": _division, "Pow": _power,
 }  # fmt: skip
-DELICATE = frozenset(_RULES)
-"""Operations of whose arguments more must be known than whether they are finite."""
 _MASKS = frozenset({"attn_mask", "attn_bias"})
-_OVER_MASKED = frozenset({"Logsumexp", "LogSoftmax", "Softmax", "LogSoftmaxBackwardData", "Logcumsumexp"})
+_OVER_MASKED = frozenset({"Logsumexp", "Logcumsumexp"})
+DELICATE = frozenset(_RULES) | _OVER_MASKED
+"""Operations of whose arguments more must be known than whether they are finite."""
 _FROM_RESULT = {
     "Sqrt": "root-of-negative", "Rsqrt": "division-by-zero", "Reciprocal": "division-by-zero", "Exp": "overflow",
     "Softmax": "empty-softmax", "LogSoftmax": "empty-softmax",

@@ -31,6 +31,8 @@ scheduled = 0
 """How often gradients were cleared and rates scheduled in this process: too cheap to skip, too frequent to send."""
 every_batch = False
 """Whether batches are looked at in steps that nobody looks at else: where steps are slow, for a while."""
+keeps_graph = False
+"""Whether the backward that is looked at leaves its graph, and so its activations, to whoever still holds it."""
 _factory: Factory | None = None
 _making = False
 _lock = threading.Lock()

@@ -73,6 +73,13 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 # -- autograd
 
 
+def _keeps_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a backward frees less than the whole graph: it is to be kept, or differentiated, or run in part."""
+    names = ("retain_graph", "create_graph", "grad_variables", "inputs")
+    given = dict(zip(names, args[2:], strict=False)) | kwargs
+    return any(given.get(name) is not None and given[name] is not False for name in names if name != "grad_variables")
+
+
 def _patch_autograd() -> None:
     def backward(original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -87,6 +94,7 @@ def _patch_autograd() -> None:
                     return original(*args, **kwargs)
                 finally:
                     session.backward_depth = 0
+            hub.keeps_graph = _keeps_graph(args, kwargs)
             hub.send("backward_begin", losses, upstream)
             ok = False
             try:

@@ -144,9 +144,10 @@ def _about(name: str, value: torch.Tensor) -> Look:
 
 def _range(largest: float, ends: list[float] | None = None) -> Look:
     """What is known of the values of a device: how many of them are not finite, nobody counted."""
+    above = int(math.isinf(largest)) if ends is None else int(ends[1] == math.inf)
     finite = math.isfinite(largest)
     low, high, zeros = ends if ends is not None and finite else (None, largest if finite else None, 0)
     return {
         "min": low, "max": high, "zeros": int(zeros), "nan": int(math.isnan(largest)),
-        "inf": int(math.isinf(largest)), "finite": finite,
+        "inf": int(math.isinf(largest)), "above": above, "finite": finite,
     }  # fmt: skip

@@ -193,8 +193,9 @@ def _failed(story: Story, contract: Contract) -> Violation | None:
 
 
 def _stood_still(story: Story, end: Event) -> bool:
-    """Whether nothing had moved before: who is told that a peer has left had waited for it as long as the peer."""
-    return any(hang.time_ns < end.time_ns for hang in story.events("hang", -1))
+    """Whether nothing had moved since: who is told that a peer has left had waited for it as long as the peer."""
+    last = max((loss.time_ns for rank in story.ranks for loss in story.events("loss", rank)[-1:]), default=0)
+    return any(last < hang.time_ns < end.time_ns for hang in story.events("hang", -1))
 
 
 def _in_collective(
