@@ -268,6 +268,24 @@ def test_a_timeout_inside_a_collective_of_a_child_is_a_deadlock():
     assert "ring.py:30 in exchange" in violation.symptom
 
 
+@pytest.mark.parametrize(("went_on", "cause"), [(False, "deadlock"), (True, "collective-mismatch")])
+def test_a_peer_that_left_after_a_standstill_is_the_end_of_a_deadlock(went_on, cause):
+    made = hung(pair(2))
+    if went_on:  # it had only been slow
+        for each in made.ranks:
+            each.step(2)
+    frame = {
+        "file": "/x/site-packages/torch/distributed/distributed_c10d.py",
+        "line": 27,
+        "function": "recv",
+        "text": "",
+    }
+    frames = [{"file": "/home/me/ring.py", "line": 30, "function": "exchange", "text": ""}, frame]
+    made.ranks[0].event("exception", 1, type="RuntimeError", message="Connection closed by peer", frames=frames)
+    (violation,) = made.judge(collectives.Conversation).violations
+    assert violation.cause == cause
+
+
 @pytest.mark.parametrize("rule", [ranks.Parity, collectives.Wire])
 def test_what_a_run_cannot_show_is_not_evaluated(rule):
     result = pair().judge(rule)
