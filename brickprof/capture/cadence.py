@@ -54,6 +54,9 @@ _AGAIN = frozenset({0, 1, 2, 4, 8, 16})
 """The same after something new has joined: a second optimizer, a part of the model that was replaced."""
 _MOST_RENEWALS = 8
 _RECKON_STEPS = 64
+_PLANNED = 0.8
+"""The part of the budget that strides are planned with; the rest is for what no way is charged with: the looks of
+LOOKS, a flush, a cache that has to be filled again."""
 _LEAST_EASE = 1 / 64
 
 
@@ -244,7 +247,7 @@ class Cadence:
     def _adapt(self, step: int) -> bool:
         self.typical_ns = self.step_ns
         budget = self._budget(step)
-        whole = max(budget * self.typical_ns - self.idle_ns, 0.1 * budget * self.typical_ns) * self._ease
+        whole = max(budget * self.typical_ns - self.idle_ns, 0.1 * budget * self.typical_ns) * _PLANNED * self._ease
         if self._credit > 0 and self.typical_ns < _TINY_STEP_NS:
             whole += _ALLOWANCE_NS * self.budget / 0.01
         left, before = whole, dict(self.stride)
