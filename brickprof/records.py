@@ -65,7 +65,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  function, raised_in (the Python module that raised), brick, times, calls (of the function, there)}]
                  exceptions out of the user's own code in a forward that went on to its backward
     held         optimizer, tensors, held (not found cleared before any backward of the step), zeroed (zero_grad
-                 calls since the last such event), updates (since then)
+                 calls since the last such event), updates (since then), cleared (times this optimizer cleared its own
+                 gradients since then), within (the module that holds all its parameters)
     applied      optimizer, coefficient, before, after, tensors, scale, blocks [[brick, coefficient]] where they differ
     tied         model, tensors, names, declared, same_storage, same_parameter, equal
     checkpoint   op (save|load), file, bytes, models, tensors, optimizer, moments, scheduler, scaler, rng, step, keys

@@ -39,6 +39,8 @@ class HeldProbe(Probe):
         self._looks = 0
         self._zeroed = hub.zeroed
         self._updates: dict[int, int] = {}
+        self._clears: dict[int, int] = {}
+        self._within: dict[int, str] = {}
 
     def backward_begin(self, losses: Any, upstream: Any) -> None:
         session = self.session
@@ -82,19 +84,28 @@ class HeldProbe(Probe):
         session = self.session
         number = session.book.optimizer(optimizer)
         if self._step == session.step and number in self._held:
-            self._write(number, number)
+            self._write(number, number, self._of(number, optimizer))
+
+    def _of(self, number: int, optimizer: Any) -> dict[str, Any]:
+        """What is known of this optimizer alone: how often it cleared its own gradients, and where they are."""
+        count = hub.clears.get(id(optimizer), 0)
+        cleared, self._clears[number] = count - self._clears.get(number, 0), count
+        if number not in self._within:
+            entries = [self.session.book.get(parameter) for parameter in owned(optimizer)]
+            self._within[number] = _common([entry.name for entry in entries if entry is not None])
+        return {"cleared": cleared, "within": self._within[number]}
 
     def step_end(self, step: int) -> None:
         if self._step == step and -1 in self._held and not hands_off():
-            self._write(-1, None)
+            self._write(-1, None, {})
 
-    def _write(self, number: int, optimizer: int | None) -> None:
+    def _write(self, number: int, optimizer: int | None, of: dict[str, Any]) -> None:
         session, step = self.session, self._step
         held, mask = self._held.pop(number), self._mask.pop(number, None)
         count = session.updates.get(number, session.steps.updates)
         updates, self._updates[number] = count - self._updates.get(number, 0), count
         zeroed, self._zeroed = hub.zeroed - self._zeroed, hub.zeroed
-        fields = {"optimizer": optimizer, "tensors": self._looked[number], "zeroed": zeroed, "updates": updates}
+        fields = {"optimizer": optimizer, "tensors": self._looked[number], "zeroed": zeroed, "updates": updates} | of
         if mask is None or not held:
             session.fact("held", fields | {"held": len(held)}, step=step)
             return
@@ -102,6 +113,17 @@ class HeldProbe(Probe):
             mask.sum(dtype=torch.int32),
             lambda host: session.fact("held", fields | {"held": int(host)}, step=step, wanted=True),
         )
+
+
+def _common(names: list[str]) -> str:
+    """The module that holds all of them; empty where that is the whole model."""
+    paths = [name.split(".")[:-1] for name in names]
+    shared = []
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    return ".".join(shared)
 
 
 def _spread(parameters: list[torch.Tensor]) -> list[torch.Tensor]:

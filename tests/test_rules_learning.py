@@ -273,6 +273,17 @@ def test_one_jump_that_recovers_is_no_warning() -> None:
     assert result.verdict is Verdict.PASS and only(result).details["recovered"] is True
 
 
+@pytest.mark.parametrize(
+    ("rates", "severity"),
+    [([1e-3] * 99 + [3e-2] * 6, Severity.WARNING), ([3e-2] * 2 + [1e-3] * 97 + [3e-2] * 6, Severity.INFO)],
+    ids=["never so high", "as high as once before"],
+)
+def test_a_jump_right_after_the_rate_leapt_is_told_at_once(rates, severity) -> None:
+    made = training([*np.linspace(2.3, 0.5, 100), 4.0, 4.5, 5.0, 5.5, 6.0], rates=rates)
+    found = only(judged(spikes.Spikes, made))
+    assert (found.severity, found.detected_step) == (severity, 100)
+
+
 def test_jumps_that_come_often_are_told_apart_from_heavy_tails() -> None:
     often = np.where(np.arange(300) % 40 == 39, 9.0, 1.0) + 0.05 * draw().standard_normal(300)
     assert only(judged(spikes.Spikes, training(often))).severity is Severity.WARNING

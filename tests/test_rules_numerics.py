@@ -380,6 +380,16 @@ def test_gradients_divided_before_the_update_pass():
 def test_micro_batches_that_are_thrown_away():
     found = violation(judge(Accumulation, accumulating(0.25, cleared=1)))
     assert found.cause == "accumulation-discarded"
+    assert found.brick == ""
+
+
+@pytest.mark.parametrize(("other", "brick"), [(1, "embed"), (4, "")])
+def test_the_optimizer_that_throws_them_away_alone_says_where(other, brick):
+    made = accumulating(0.25, cleared=1)
+    for at in range(6):
+        for number, cleared, within in ((0, 4, "embed"), (1, other, "body")):
+            made.event("held", at, optimizer=number, tensors=2, held=0, updates=1, cleared=cleared, within=within)
+    assert violation(judge(Accumulation, made)).brick == brick
 
 
 # -- loss scales
@@ -551,6 +561,12 @@ def test_updates_of_the_size_of_the_weights():
     found = violation(judge(StepSize, jumping([3.0, 4.0, 8.0, *[2.8] * 20], 0.7)))
     assert (found.cause, found.first_step, found.detected_step) == ("learning-rate-too-high", 0, 2)
     assert "0.3" in found.action
+
+
+@pytest.mark.parametrize("later", [[], [2e3, 2e8]], ids=["at once", "told afterwards"])
+def test_a_leap_after_the_first_large_update_needs_no_third_loss(later):
+    found = violation(judge(StepSize, jumping([0.6, 24.0, *later], 0.31)))
+    assert (found.cause, found.detected_step) == ("learning-rate-too-high", 1)
 
 
 @pytest.mark.parametrize(

@@ -346,6 +346,35 @@ def test_a_schedule_ends_where_the_run_ends(steps, horizon, severity):
         only(result, "schedule-horizon-wrong", severity)
 
 
+@pytest.mark.parametrize(("declared", "seen"), [(100, 19), (None, 99), (700, 99)])
+@pytest.mark.parametrize("over", [True, False])
+def test_a_schedule_that_outlasts_the_declared_run_is_seen_long_before_its_end(declared, seen, over):
+    made = Training()
+    if declared:
+        made.declare(max_steps=declared)
+    schedule(made, "CosineAnnealingLR", base_lrs=[1e-3], T_max=800)
+    made.optimizer()
+    made.train(cosine(100, 800), scheduled=list(range(1, 101)))
+    if over:
+        made.event("schedules", 99, schedules=1, scheduled=101)
+        made.end(100)
+    result = judged(made, "C-COSINE-001", "schedule")
+    if over or seen == 19:
+        severity = Severity.ERROR if over else Severity.WARNING
+        assert only(result, "schedule-horizon-wrong", severity).detected_step == seen
+    else:
+        assert not result.violations
+
+
+def test_rates_set_by_hand_tell_the_end_of_their_curve_early():
+    made = Training()
+    made.declare(max_steps=100)
+    made.optimizer()
+    made.train(cosine(60, 900))
+    found = only(judged(made, "C-COSINE-001", "schedule"), "schedule-horizon-wrong", Severity.WARNING)
+    assert found.detected_step < 40
+
+
 def test_rates_set_by_hand_are_judged_by_their_shape():
     made = Training()
     made.optimizer()

@@ -25,6 +25,8 @@ listening = False
 zeroed = 0
 cleared: dict[int, int] = {}
 """By the id of an optimizer or module: the value of ``zeroed`` when it last cleared its gradients."""
+clears: dict[int, int] = {}
+"""The same: how often it cleared them."""
 updated: dict[int, int] = {}
 """By the id of an optimizer: the value of ``zeroed`` when it last made an update."""
 scheduled = 0

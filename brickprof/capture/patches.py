@@ -144,6 +144,7 @@ def _patch_optimizers() -> None:
             if not _compiling():
                 hub.zeroed += 1
                 hub.cleared[id(self)] = hub.zeroed
+                hub.clears[id(self)] = hub.clears.get(id(self), 0) + 1
                 if hub.listening:
                     to_none = args[0] if args else kwargs.get("set_to_none", True)
                     hub.emit("zero_grad", self, bool(to_none))

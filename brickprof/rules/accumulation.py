@@ -45,7 +45,7 @@ class Accumulation:
         cycles = _cycles(story, rank)
         violation = (
             _not_cleared(story, rank, contract)
-            or _thrown_away(cycles, contract)
+            or _thrown_away(story, rank, cycles, contract)
             or _not_averaged(story, rank, cycles, contract)
         )
         if violation is not None:
@@ -235,25 +235,43 @@ def _cleared_text(story: Story, rank: int) -> str:
 # -- micro-batches thrown away
 
 
-def _thrown_away(cycles: Sequence[Cycle], contract: Contract) -> Violation | None:
+def _thrown_away(story: Story, rank: int, cycles: Sequence[Cycle], contract: Contract) -> Violation | None:
     several = [cycle for cycle in cycles if cycle.accumulates]
     bad = [cycle for cycle in several if all(_cleared_before(event) for event in cycle.losses[1:])]
     if len(bad) < contract.threshold("looks") or len(bad) < 0.8 * len(several):
         return None
     cycle = bad[0]
-    lost = cycle.size - 1
+    lost = wording.count(cycle.size - 1, "micro-batch", "micro-batches")
+    alone = _clears_alone(story, rank, bad)
+    brick = "" if alone is None else str(alone.fields.get("within") or "")
+    whose = f"gradients of {brick}" if brick else "gradients"
     symptom = (
-        f"gradients are cleared before each of the {cycle.size:,} backward passes of an update: "
-        f"those of {wording.count(lost, 'micro-batch', 'micro-batches')} are thrown away"
+        f"{whose} are cleared before each of the {cycle.size:,} backward passes of an update: "
+        f"those of {lost} are thrown away"
     )
+    whys = [Because("What is left of the batch?", f"1 of {cycle.size:,} micro-batches.", brick, cycle.evidence)]
+    if alone is not None:
+        eager = whole(alone.fields.get("optimizer"))
+        told = f"Optimizer {eager} clears its gradients before each backward, and the others do not."
+        whys.append(Because("Who clears them?", told, brick, (alone.id,)))
     return Violation(
-        CONTRACT, "thrown-away", Severity.WARNING, symptom, cycle.step, bad[1].step, "", "optimizer",
+        CONTRACT, "thrown-away", Severity.WARNING, symptom, cycle.step, bad[1].step, brick, "optimizer",
         cycle.losses[0].rank, cycle.evidence,
         {"question": "What do the gradients of an update hold?", "asked": "Why do updates not see all the data?"},
         cause="accumulation-discarded", certainty=0.9, explains=frozenset({"not-learning", "plateau"}), static=True,
-        whys=(Because("What is left of the batch?", f"1 of {cycle.size:,} micro-batches.", "", cycle.evidence),),
+        whys=tuple(whys),
         action="Call zero_grad() once per update, outside the loop over micro-batches.",
     )  # fmt: skip
+
+
+def _clears_alone(story: Story, rank: int, cycles: Sequence[Cycle]) -> Event | None:
+    """The look at the one optimizer that clears before each of the backward passes, where others do not."""
+    sizes = {cycle.step: cycle.size for cycle in cycles}
+    looks = [event for event in story.events("held", rank) if event.step in sizes and "cleared" in event.fields]
+    eager = [event for event in looks if whole(event.fields["cleared"]) >= sizes[event.step]]
+    named = {whole(event.fields.get("optimizer")) for event in eager}
+    everyone = {whole(event.fields.get("optimizer")) for event in looks}
+    return eager[0] if len(named) == 1 and named != everyone else None
 
 
 def _cleared_before(event: Event) -> bool:

@@ -65,9 +65,19 @@ def _targets_again(targets: list[Event], one: Resume, needed: int) -> tuple[list
     for start in (step for step, event in before.items() if event.fields.get("fingerprint") == first):
         pairs = [(before[at], event) for event in after if (at := event.step - after[0].step + start) in before]
         same = [pair for pair in pairs if pair[0].fields.get("fingerprint") == pair[1].fields.get("fingerprint")]
-        distinct = {event.fields.get("fingerprint") for event, _ in same}
-        if len(same) == len(pairs) and len(distinct) >= needed:
-            return [old for old, _ in same], [new for _, new in same]
+        enough = _distinct(same, needed)
+        if len(same) == len(pairs) and enough is not None:
+            return [old for old, _ in same[:enough]], [new for _, new in same[:enough]]
+    return None
+
+
+def _distinct(pairs: list[tuple[Event, Event]], needed: int) -> int | None:
+    """How many of ``pairs`` it takes to have ``needed`` different ones; None where there are not so many."""
+    seen = set()
+    for count, (event, _) in enumerate(pairs, 1):
+        seen.add(event.fields.get("fingerprint"))
+        if len(seen) >= needed:
+            return count
     return None
 
 

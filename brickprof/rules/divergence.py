@@ -16,7 +16,7 @@ import numpy.typing as npt
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Excluded, Severity, Verdict, Violation
 from brickprof.rules import curves
-from brickprof.rules.norms import yardstick
+from brickprof.rules.norms import Yardstick, yardstick
 from brickprof.rules.story import Story, Track
 
 CONTRACT = "C-STEPSIZE-001"
@@ -25,6 +25,7 @@ _FOLLOWS = frozenset({"nonfinite", "exploding", "diverged", "spike", "not-learni
 _SOON = 10
 _EARLY = 16
 _ABOVE = 1.1
+_ORDINARY_REACH = 300.0
 _ORDINARY = {"sgd": 0.3, "": 0.01}
 """Learning rates that are in common use, by kind of optimizer."""
 
@@ -91,7 +92,7 @@ def out_of_proportion(story: Story, rank: int, reach: float) -> bool:
 
 def _too_large(story: Story, rank: int, moves: Moves, losses: Track, contract: Contract) -> Violation | None:
     start = float(losses.values[0])
-    if story.names.optimizers(rank) > 1 or start <= 0 or len(losses) < 3 or moves.steps[0] > _SOON:
+    if story.names.optimizers(rank) > 1 or start <= 0 or len(losses) < 2 or moves.steps[0] > _SOON:
         return None
     soon = losses.values[: _SOON + 1]
     place, rose = int(np.argmax(soon)), int(np.argmax(soon >= contract.threshold("rise") * start))
@@ -103,10 +104,21 @@ def _too_large(story: Story, rank: int, moves: Moves, losses: Track, contract: C
     if end < contract.threshold("settled") * start:
         return None
     ordinary = ordinary_rate(story, rank)
-    if out_of_proportion(story, rank, 300.0 if ordinary else 1e4):
+    if out_of_proportion(story, rank, _ORDINARY_REACH if ordinary else 1e4):
         return None
-    known = int(losses.steps[max(rose, 2)])  # two losses prove nothing
+    leapt = float(soon[1]) >= contract.threshold("leap") * start and _in_proportion(story, rank, start)
+    if len(losses) < 3 and not leapt:
+        return None  # two losses prove nothing, unless they are worlds apart
+    known = int(losses.steps[rose if leapt else max(rose, 2)])
     return _violation(story, rank, moves, losses, (place, known), end)
+
+
+def _in_proportion(story: Story, rank: int, loss: float) -> bool:
+    """Whether the gradients of the first step are known to be ordinary against the first ``loss``."""
+    norms, measure = story.norms(rank).finite(), yardstick(story, rank)
+    if measure is None or not len(norms):
+        return False
+    return Yardstick(measure.weights, loss).reach(float(norms.values[0])) < _ORDINARY_REACH
 
 
 def _restless(story: Story, rank: int, moves: Moves, losses: Track, contract: Contract) -> Violation | None:

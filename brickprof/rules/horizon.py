@@ -27,6 +27,7 @@ _TURNS_ROUND = frozenset({"CosineAnnealingLR"})
 _MEANT_TO_TURN = frozenset({"CosineAnnealingWarmRestarts", "CyclicLR", "ReduceLROnPlateau"})
 _FIT = 2e-3
 _LEAST_FALL = 1e-5
+_TOO_LONG = 3
 
 
 class _End(NamedTuple):
@@ -46,9 +47,11 @@ def judged(story: Story, rank: int, at: int, own: list[Schedule], contract: Cont
     if found.steps[0] > 0.1 * found.steps[-1]:
         return None  # it took over from another: the schedule did not begin with it
     turned = _turned(story, rank, found, own, updates)
-    if turned is not None or not declared.over(story, rank):
+    if turned is not None:
         return turned
-    return _spent(story, rank, found, updates, own, contract) or _left(story, rank, at, found, own, contract)
+    if declared.over(story, rank):
+        return _spent(story, rank, found, updates, own, contract) or _left(story, rank, found, own, contract)
+    return _foreseen(story, rank, found, own, contract)
 
 
 def _turned(story: Story, rank: int, found: Track, own: list[Schedule], updates: int) -> Violation | None:
@@ -108,7 +111,43 @@ def _spent(
     )  # fmt: skip
 
 
-def _left(story: Story, rank: int, at: int, found: Track, own: list[Schedule], contract: Contract) -> Violation | None:
+def _foreseen(story: Story, rank: int, found: Track, own: list[Schedule], contract: Contract) -> Violation | None:
+    """The run goes on, and its declared end comes long before that of the schedule."""
+    asked = declared.only(declared.settings(story), "max_steps")
+    known = _known_from(story, rank, found, own, contract)
+    end = _end(story, rank, found, own, int(np.argmax(found.values)))
+    if asked is None or known is None or end is None:
+        return None
+    length = declared.amount(asked) or 0.0
+    symptom = f"the schedule ends after {end.horizon:,.0f} steps, and the run is to make {length:,.0f}"
+    return _violation(
+        rank, symptom, 0, known, Severity.WARNING, 0.8,
+        f"{end.cls} was built for {end.horizon:,.0f} steps, {end.horizon / length:,.3g} times what was declared",
+        (*end.evidence, asked.source),
+        f"Give the schedule the length of this run ({length:,.0f} steps), so that the rate anneals before it ends.",
+    )  # fmt: skip
+
+
+def _known_from(story: Story, rank: int, found: Track, own: list[Schedule], contract: Contract) -> int | None:
+    """The step from which on a declared length of the run and the rates seen told that the schedule is too long."""
+    length = declared.amount(declared.only(declared.settings(story), "max_steps"))
+    fewest = int(contract.threshold("fewest_updates"))
+    if not length or declared.resumed_at(story, rank):
+        return None
+    one = next((one for one in own if one.cls in _FALLING and one.horizon), None)
+    if one is not None and one.horizon is not None and not (one.cls == "LinearLR" and one.warmup):
+        made, updates = _steps_made(story, rank, one), declared.updates(story, rank).get(one.optimizer, 0)
+        long = one.horizon >= _TOO_LONG * length and made is not None and made >= 0.9 * (updates - 1)
+        return int(found.steps[min(fewest, len(found)) - 1]) if long else None
+    top = int(np.argmax(found.values))
+    for count in range(top + max(fewest, 8), len(found) + 1):
+        end = _end(story, rank, found.until(int(found.steps[count - 1])), own, top)
+        if end is not None and end.horizon >= _TOO_LONG * length:
+            return int(found.steps[count - 1])
+    return None
+
+
+def _left(story: Story, rank: int, found: Track, own: list[Schedule], contract: Contract) -> Violation | None:
     """The run is over and the schedule is not half-way."""
     top = int(np.argmax(found.values))
     peak, last = float(found.values[top]), float(found.values[-1])
@@ -119,13 +158,15 @@ def _left(story: Story, rank: int, at: int, found: Track, own: list[Schedule], c
     if _may_have_stopped_early(story, rank) or len(found) - top < 4:
         return None
     known = end.cls != "by hand"
+    before = _known_from(story, rank, found, own, contract)
+    seen = int(found.steps[-1]) if before is None else before
     grave = last > 0.9 * peak and known and end.horizon >= 3 * end.steps
     symptom = (
         f"the learning rate is still {last / peak:.0%} of its peak when the run ends: the schedule ends after "
         f"{'' if known else 'about '}{end.horizon:,.0f} steps, the run made {end.steps:,.0f}"
     )
     return _violation(
-        rank, symptom, 0, int(found.steps[-1]), Severity.ERROR if grave else Severity.WARNING, 0.85 if known else 0.7,
+        rank, symptom, 0, seen, Severity.ERROR if grave else Severity.WARNING, 0.85 if known else 0.7,
         f"{end.cls} was built for {end.horizon:,.0f} steps and made {end.steps:,.0f} of them "
         f"({end.steps / end.horizon:.0%})" if known else
         f"the rates lie on a curve that ends after about {end.horizon:,.0f} updates; the run made {end.steps:,.0f}",

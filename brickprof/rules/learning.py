@@ -86,7 +86,7 @@ def _seen_after(curve: Curve, chance: Chance, travelled: float | None, contract:
         share = None if travelled is None else travelled * count / len(curve)
         if _stuck(curve.values[:count], chance, share, contract):
             return count
-        count += max(8, count // 4)
+        count += max(1, count // 16)
     return len(curve)
 
 

@@ -3,7 +3,8 @@
 Enters: the story. Leaves: the symptom ``spike``: one violation for the worst jump, with how often it happened and
 whether the loss came back. A jump is measured against the median and the median deviation of the steps before it, with
 a margin that heavy-tailed losses of tiny batches do not reach in ten thousand steps. One jump that recovers is worth
-knowing; one that does not, many, or one that leaves even an untrained model's loss far behind are worth a look.
+knowing; one that does not, many, or one that leaves even an untrained model's loss far behind are worth a look. Where
+the learning rate had just left all the rates before it behind, nobody has to wait and see whether the loss recovers.
 """
 
 from __future__ import annotations
@@ -113,10 +114,19 @@ def _violation(story: Story, curve: Curve, contract: Contract) -> Violation | No
     worst = lasting[0] if lasting else max(found, key=lambda jump: jump.peak - jump.before)
     extreme = worst.peak > contract.threshold("extreme") * max(curve.start, worst.before) and not curve.signed
     block = _block(curve, worst)
-    severity = Severity.WARNING if (lasting and not curve.phases) or often or extreme or block else Severity.INFO
+    driven = worst.back is None and _rate_leapt(story, curve, worst, contract)
+    severity = (
+        Severity.WARNING if (lasting and not curve.phases) or often or extreme or block or driven else Severity.INFO
+    )
     first = found[0] if often and not lasting else worst
-    seen = first.place if extreme else first.place + int(contract.threshold("recovery")) if lasting else first.place
-    if often and not (extreme or lasting):
+    seen = (
+        first.place
+        if extreme or driven
+        else first.place + int(contract.threshold("recovery"))
+        if lasting
+        else first.place
+    )
+    if often and not (extreme or lasting or driven):
         seen = found[int(contract.threshold("often")) - 1].place
     proof = curve.track.evidences((max(0, worst.place - 1), worst.place, min(worst.place + 1, len(curve) - 1)))
     details = {
@@ -128,6 +138,16 @@ def _violation(story: Story, curve: Curve, contract: Contract) -> Violation | No
         CONTRACT, "spike", severity, _told(curve, worst, len(found)), curve.step(first.place),
         curve.step(min(seen, len(curve) - 1)), "loss", "step", curve.track.rank, proof, details,
     )  # fmt: skip
+
+
+def _rate_leapt(story: Story, curve: Curve, jump: Jump, contract: Contract) -> bool:
+    """Whether the rate of the steps right before is a multiple of every rate before them: no warm-up, no restart."""
+    rates, at = story.rates(curve.track.rank).finite(), curve.step(jump.place)
+    just = (rates.steps >= at - _AT_ONCE) & (rates.steps < at)
+    ever = rates.values[rates.steps < at - _AT_ONCE]
+    if not just.any() or not len(ever):
+        return False
+    return float(rates.values[just].max()) >= contract.threshold("leap") * float(ever.max()) > 0
 
 
 def _block(curve: Curve, jump: Jump) -> bool:
