@@ -98,6 +98,23 @@ def test_an_overflow_of_float16():
     assert (finding.root_cause, finding.brick) == ("fp16-overflow", "body")
 
 
+@pytest.mark.parametrize(
+    ("blocks", "nan", "cause"),
+    [(("body", "head"), 0, "fp16-overflow"), (("body", "head"), 1, "invalid-op"),
+     (("embed", "body", "head"), 0, "invalid-op"), (("head",), 0, "invalid-op")],
+    ids=["infinite in part", "nan too", "all the way back", "one weight"],
+)  # fmt: skip
+def test_products_that_were_made_in_less_than_float32(blocks, nan, cause):
+    made = Made()
+    made.healthy(5)
+    made.forward(5)
+    made.event("loss", 5, value=1e6, micro=0, dtype="float32", grad_fn="DivBackward0")
+    made.broken("grad", 5, *blocks, nan=nan, inf=9, point="step", tensors=3, l2=None)
+    made.event("optimizer", 5, optimizer=0, lr=[1e-3], count=6)
+    made.event("loss", 6, value=NAN)
+    assert found(made).root_cause == cause
+
+
 def test_a_learning_rate_that_is_too_high():
     made = Made()
     for step in range(3):

@@ -173,6 +173,32 @@ def _narrow_overflow(origin: Anomaly, cause: Hypothesis, violation: Violation, t
     return True
 
 
+def _narrow_products(origin: Anomaly, cause: Hypothesis, violation: Violation, case: Case) -> bool:
+    """Gradients of several weights end in infinity and none in nan, and what lies behind them is finite.
+
+    So what flowed back through those layers was finite, and only products inside them were not. Products of such
+    numbers do not reach the end of float32: they were made in something narrower.
+    """
+    told = next((event for event in case.story.events("grad", origin.rank) if event.id == origin.evidence), None)
+    if told is None or origin.details.get("dtype") != "float32":
+        return False
+    spoilt = [item for item in told.fields.get("nonfinite") or () if isinstance(item, dict)]
+    partly = [item for item in spoilt if not item.get("nan") and 0 < whole(item.get("inf")) < whole(item.get("numel"))]
+    places = {whole(item.get("tensor")) for item in partly}
+    first = min((tensor.number for tensor in case.story.names.tensors(origin.rank)), default=0)
+    whole_behind = len(partly) >= 2 and min(places) > first and whole(told.fields.get("tensors")) > len(partly)
+    if len(partly) != len(spoilt) or not whole_behind:
+        return False
+    what = (
+        f"the gradients of {wording.count(len(partly), 'weight')} are infinite in part and nowhere nan, those of "
+        "layers further back are finite: products that float32 holds were made in float16, which ends at 65,504"
+    )
+    cause.supports(what, 3, told.id)
+    cause.action = "Make the products of the backward in bfloat16 or float32, or scale the loss so that they fit."
+    cause.whys.append(Why("Why there?", wording.sentence(what), violation.brick, (told.id,)))
+    return True
+
+
 def _fp16(origin: Anomaly, violation: Violation, timeline: Timeline, case: Case) -> Hypothesis:
     cause = Hypothesis("fp16-overflow")
     cause.action = "Use bfloat16, or keep this block in float32, or bring its inputs to unit scale."
@@ -192,7 +218,7 @@ def _fp16(origin: Anomaly, violation: Violation, timeline: Timeline, case: Case)
         what = f"{_thing(origin, violation)} is kept in float16, where an optimizer's eps of 1e-8 is zero"
         cause.supports(what, 2, origin.evidence)
         cause.whys.append(Why("Why there?", wording.sentence(what), violation.brick, cause.evidence))
-    elif _narrow_overflow(origin, cause, violation, timeline, case):
+    elif _narrow_overflow(origin, cause, violation, timeline, case) or _narrow_products(origin, cause, violation, case):
         pass
     elif dtype and origin.stage is not Stage.LOSS:
         cause.contradicts(f"{_thing(origin, violation)} is in {dtype}", 3, origin.evidence)
