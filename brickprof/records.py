@@ -72,6 +72,7 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     checkpoint   op (save|load), file, bytes, models, tensors, optimizer, moments, scheduler, scaler, rng, step, keys
     restored     what (model|optimizer|scheduler|scaler), cls, tensors, expected, missing, unexpected, names, strict,
                  moments, count, lr, optimizer
+    pruned       tensor, how (the function of torch.nn.utils.prune), zeros, numel: a weight that got a mask
     collective   op, seq (per group), group, ranks, numel, dtype, asynchronous, waited, phase (open|done|wait|orphaned),
                  site, ns
     syncs        count, device (of tensors on a device), sites [[file:line, n]]  host reads, sampled steps

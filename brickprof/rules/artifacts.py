@@ -1,6 +1,6 @@
 """Predictions about what a training leaves behind, or about two runs: not to be judged on one run.
 
-Enters: a run. Leaves: FALSIFY-ALBOR-003 to 009 as NOT_EVALUATED, each with the command that judges it.
+Enters: a run. Leaves: FALSIFY-ALBOR-003 to 007 and 009 as NOT_EVALUATED, each with the command that judges it.
 """
 
 from __future__ import annotations
@@ -46,14 +46,9 @@ class Merged(Elsewhere):
     why = "it speaks of merged weights, not of a run: brickprof check"
 
 
-class Pruned(Elsewhere):
-    contract = "FALSIFY-ALBOR-008"
-    why = "it counts the zeros of a pruned checkpoint: brickprof check"
-
-
 class Quantised(Elsewhere):
     contract = "FALSIFY-ALBOR-009"
     why = "it compares two precisions of one checkpoint: brickprof check"
 
 
-RULES = (TwoSeeds, Divergence, Distilled, Teacher, Merged, Pruned, Quantised)
+RULES = (TwoSeeds, Divergence, Distilled, Teacher, Merged, Quantised)
