@@ -52,6 +52,7 @@ class Census:
         unknown = [leaf for loss in losses for leaf in models.leaves(loss) if self._book.get(leaf) is None]
         if unknown:
             self.want(unknown)
+            self._refresh()
         for leaf in unknown:
             self._book.entry(leaf)  # one that no module holds gets a name of its own
 
@@ -70,13 +71,16 @@ class Census:
 
     def rescan(self) -> None:
         """Modules replaced, added or wrapped since the last look."""
+        self._refresh()
+        self.due = True
+
+    def _refresh(self) -> None:
         if self._modules() != self._signature:
             for model in self.models:
                 self._book.enter_model(model)
             self.look()
             self._signature = self._modules()
             self._changed()
-        self.due = True
 
     def stop_waiting(self) -> None:
         """Takes every waiting hook out: the run ends, or something is about to be compiled."""

@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,7 +158,18 @@ class Session:
         self._escalations[broken] = (times + 1, self.step + rest * 2 ** min(times, 10))
         until = self.step + self.settings.escalation_steps
         self.cadence.escalate(until)
+        if self.step == (step if step is not None else self.step):
+            self._look_from_here()
         self.fact("anomaly", {"what": what, "until": until, **fields}, step=step, always=True)
+
+    def _look_from_here(self) -> None:
+        """Turns on what can still be seen of this step: its gradients and its update, if they are to come."""
+        if self.in_optimizer or self.gradients_used or self.on.full:
+            return
+        self.on = replace(self.on, facts=True, guard=True, full=True)
+        self.looking = True
+        self.dispatch.begin(self.on)
+        self.turned()
 
     # -- dispatch and costs
 
@@ -410,7 +422,7 @@ class Session:
 
     def _learn_costs(self, spent: int) -> None:
         ways, self._ways = self._ways, {}
-        if self.on.deep or not self.step:
+        if self.on.deep or not self.step or self.step <= self.cadence.deep_until:
             return
         # What no way was charged with (signals, hooks, events) belongs to the one that the step was looked at for.
         rest = max(spent - sum(ways.values()) - self.cadence.idle_ns, 0.0)

@@ -15,6 +15,8 @@ HUGE = 1e5
 BIG_UPDATE = 0.5
 SMALL_UPDATE = 0.05
 _FLAT = 10.0
+_LEARNT = 0.5
+_AFTERMATH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,18 @@ def updates(timeline: Timeline, step: int) -> Updates | None:
     points = timeline.moves.until(step)
     if not points:
         return None
-    big = next((point for point in points if point.value >= BIG_UPDATE), None)
+    since = _last_learnt(timeline, step)
+    big = next((point for point in points if point.value >= BIG_UPDATE and point.step >= since), None)
     return Updates(big, points[-1], median(points))
+
+
+def _last_learnt(timeline: Timeline, step: int) -> int:
+    """The step from which on a large update may have done harm: after earlier ones the loss fell to its lowest."""
+    losses = timeline.losses.until(step)
+    lowest = min(losses, key=_value, default=None)
+    if lowest is None or lowest.value > _LEARNT * losses[0].value:
+        return 0
+    return lowest.step - _AFTERMATH
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from brickprof.diagnosis.case import Case
 from brickprof.diagnosis.hypotheses import Hypothesis
 from brickprof.diagnosis.model import Why
 from brickprof.diagnosis.onset import Onset, onset
-from brickprof.diagnosis.series import median
+from brickprof.diagnosis.series import Point, median
 from brickprof.diagnosis.timeline import Timeline
 from brickprof.rules import wording
 from brickprof.rules.causality import Anomaly, Stage
@@ -96,6 +96,7 @@ def _update_sizes(cause: Hypothesis, violation: Violation, before: int, timeline
     if big is not None and not steady:
         text = f"the update of step {big.step:,} changed the weights by {big.value:.1%} of their size"
         cause.supports(text, 3, big.evidence)
+        _gradient_came_first(cause, big, timeline)
     elif (went_up or steady) and weight:
         big = max(points, key=lambda point: point.value)
         every = "every update changes" if steady else "updates change"
@@ -111,6 +112,18 @@ def _update_sizes(cause: Hypothesis, violation: Violation, before: int, timeline
         Why("Why did it run away?" if not steady else "Why does nothing settle?",
             f"{wording.sentence(text)} 0.1 % is usual.", "", (big.evidence,))
     )  # fmt: skip
+
+
+def _gradient_came_first(cause: Hypothesis, big: Point, timeline: Timeline) -> None:
+    """A large update after small ones at the same rate, of a gradient that was large itself: it is not the rate."""
+    norms, rates = timeline.norms.until(big.step), timeline.rates.until(big.step)
+    if len(norms) < 4 or norms[-1].step != big.step or not rates:
+        return
+    usual, ordinary = median(norms[:-1]), _ordinary_before(big, timeline)
+    same = rates[-1].value <= 1.5 * median(rates)
+    if ordinary and same and usual > 0 and norms[-1].value >= growth.GROWN * usual:
+        text = f"earlier updates at this rate were small; the gradient of step {big.step:,} was {norms[-1].value:.3g}"
+        cause.contradicts(f"{text}, {norms[-1].value / usual:,.0f} times the usual one", 4, norms[-1].evidence)
 
 
 def _rate_jumped(cause: Hypothesis, before: int, timeline: Timeline) -> None:
@@ -232,6 +245,11 @@ def updates_came_first(cause: Hypothesis, norms: growth.Norms, before: int, time
         None,
     )
     big = updates.first_big
-    if grown is None or big.step <= grown:
+    if grown is None or big.step < grown or (big.step == grown and not _ordinary_before(big, timeline)):
         text = f"updates were {big.value:.2g} of the weights in step {big.step:,}, before gradients grew"
         cause.contradicts(text, 2, big.evidence)
+
+
+def _ordinary_before(big: Point, timeline: Timeline) -> bool:
+    sizes = [point.value for point in timeline.moves.until(big.step) if point.step < big.step]
+    return len(sizes) >= 4 and max(sizes) < growth.SMALL_UPDATE
