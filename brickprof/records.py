@@ -9,7 +9,7 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     brick        id, brick_kind, path, model                       interns a Brick
     tensor       id, name, model, brick, shape, dtype, device, trainable, alias_of     interns a tensor
     model        model, cls, parameters, trainable, blocks, wrapper, compiled
-    optimizer_created  optimizer, cls, built_lr (what its constructor was given), groups [{tensors, ...hyperparameters}]
+    optimizer_created  optimizer, cls, built_lr (the highest it was built with), groups [{tensors, ...hyperparameters}]
     loss         value, micro, site, scale, dtype, grad_fn, training, shape, zeroed, closure (inside a step)
     losses       steps, micros, values, times     losses of brisk steps whose other facts were not written
     grad         point, tensors, l2, absmax, at, nonfinite [{tensor, nan, inf}], scale, micro, zero [tensors whose
@@ -69,7 +69,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  gradients since then), within (the module that holds all its parameters)
     applied      optimizer, coefficient, before, after, tensors, scale, blocks [[brick, coefficient]] where they differ
     tied         model, tensors, names, declared, same_storage, same_parameter, equal
-    checkpoint   op (save|load), file, bytes, models, tensors, optimizer, moments, scheduler, scaler, rng, step, keys
+    checkpoint   op (save|load), file, bytes, models, tensors, optimizer, moments, scheduler, scaler, rng, step, keys,
+                 rates [[optimizer, lr]] at the time (load)
     restored     what (model|optimizer|scheduler|scaler), cls, tensors, expected, missing, unexpected, names, strict,
                  moments, count, lr, optimizer
     pruned       tensor, how (the function of torch.nn.utils.prune), zeros, numel: a weight that got a mask

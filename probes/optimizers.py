@@ -23,12 +23,21 @@ _PER_STEP = frozenset({"params", "lr", "initial_lr", "param_names"})
 
 class OptimizersProbe(Probe):
     name = "optimizers"
+    every_step = ("optimizer_built",)
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._told: dict[int, list[dict[str, Any]]] = {}
         self._groups: dict[int, int] = {}
         self._objects: dict[int, list[int]] = {}
+        self._built: dict[int, Any] = {}
+        """By optimizer: the highest rate that its groups were built with, before any schedule changed it."""
+
+    def optimizer_built(self, optimizer: Any) -> None:
+        rates = [_plain(group.get("lr")) for group in optimizer.param_groups]
+        self._built[self.session.book.optimizer(optimizer)] = max(
+            (rate for rate in rates if isinstance(rate, float)), default=None
+        )
 
     def optimizer_begin(self, optimizer: Any) -> None:
         number = self.session.book.optimizer(optimizer)
@@ -63,7 +72,8 @@ class OptimizersProbe(Probe):
             for group in optimizer.param_groups
         ]
         fields = {"optimizer": number, "cls": type(optimizer).__name__, "groups": groups}
-        fields["built_lr"] = _plain(getattr(optimizer, "defaults", {}).get("lr"))
+        given = _plain(getattr(optimizer, "defaults", {}).get("lr"))
+        fields["built_lr"] = self._built.get(number, given)
         self.session.fact("optimizer_created", fields, always=True)
 
     def optimizer_end(self, optimizer: Any) -> None:

@@ -800,6 +800,37 @@ def tuned(rates: list[float], parameters: int):
     return made
 
 
+def adapted(*, over: bool, rates: list[float]):
+    """A file of this very run, with the optimizer's state, goes into a model of the same size."""
+    made = Training()
+    made.event("model", 0, model="Net", parameters=100)
+    made.optimizer()
+    made.train([1e-3 * (1 - at / 30) for at in range(30)] if over else [1e-3] * 30)
+    about = {"optimizer": True, "moments": 6, "step": 30, "keys": ["model", "opt", "step"], "bytes": 400, "tensors": 3}
+    made.file(29, "save", file="base.pt", **about)
+    made.file(29, "load", file="base.pt", rates=[[0, 3e-5 if over else 1e-3], [1, 2e-3]], **about)
+    made.event("restored", 29, what="model", tensors=3, expected=3, missing=0, names=[])
+    made.event("optimizer_created", 30, optimizer=1, cls="AdamW", built_lr=2e-3, groups=[{"tensors": [1, 2, 3]}])
+    made.train(rates, first=30, optimizer=1)
+    made.event("moments", 30, optimizer=1, cls="AdamW", count=1.0, tensors=[])
+    made.end(30 + len(rates))
+    return made
+
+
+def test_a_training_that_was_over_is_not_resumed_by_another():
+    tail = [3e-4 * (1 - at / 20) for at in range(20)]
+    made = adapted(over=True, rates=tail)
+    only(judged(made, "C-FRESH-TRAIN-001", "fresh"), "resume-step-leaked")
+    assert not judged(made, "C-RESUME-001", "resume").violations
+    made = adapted(over=False, rates=[1e-3] * 20)
+    only(judged(made, "C-RESUME-001", "resume"), "resume-state-lost")
+    assert judged(made, "C-FRESH-TRAIN-001", "fresh").verdict is Verdict.PASS
+
+
+def test_a_rate_at_its_floor_from_the_beginning_is_a_tail_too():
+    only(judged(tuned([1e-6] * 20, 120), "C-FRESH-TRAIN-001", "fresh"), "resume-step-leaked")
+
+
 def test_a_schedule_that_begins_at_its_tail_took_the_step_along():
     tail = [3e-4 * (1 - at / 20) for at in range(20)]
     found = only(judged(tuned(tail, 120), "C-FRESH-TRAIN-001", "fresh"), "resume-step-leaked")

@@ -12,10 +12,13 @@ from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.rules import declared, outcomes
 from brickprof.rules.names import number, whole
-from brickprof.rules.resumes import Resume, resumes
+from brickprof.rules.resumes import Resume, another_training, resumes
 from brickprof.rules.story import Story
 
 CONTRACT = "C-FRESH-TRAIN-001"
+_TAILS = ((0.5, 0.5), (0.2, 0.8))
+"""Of the rate that an optimizer was built with, where its tail begins, and what is left of that at the end."""
+_NEXT_TO_NOTHING = 0.05
 
 
 class FreshTraining:
@@ -45,7 +48,7 @@ class FreshTraining:
 
 def _begins_at_its_tail(story: Story, rank: int, one: Resume) -> str | None:
     """A new optimizer whose rate begins far below what it was built with and only falls: no schedule begins so."""
-    if one.certain or "optimizer" in one.restored:
+    if "optimizer" in one.restored or (one.certain and not another_training(story, rank, one)):
         return None
     for created in story.events("optimizer_created", rank):
         built = number(created.fields.get("built_lr"))
@@ -54,7 +57,9 @@ def _begins_at_its_tail(story: Story, rank: int, one: Resume) -> str | None:
         if built is None or created.step < one.load.step or len(rates) < 8 or rates.steps[0] > created.step + 1:
             continue
         first, last = float(rates.values[0]), float(rates.values[-1])
-        if first <= 0.5 * built and last < 0.5 * first and bool(np.all(np.diff(rates.values) <= 0)):
+        # The last steps may not have been looked at; from far down a part of the fall tells enough.
+        falls = any(first <= part * built and last < left * first for part, left in _TAILS)
+        if (falls or first <= _NEXT_TO_NOTHING * built) and bool(np.all(np.diff(rates.values) <= 0)):
             return (
                 f"a new optimizer, built with a rate of {built:.3g}, began at {first:.3g} and ended at {last:.3g}: its "
                 "schedule began at its tail"
@@ -72,7 +77,8 @@ def _violation(rank: int, one: Resume, story: Story, what: str) -> Violation:
         f"{what}: the loaded file says step {one.step:,}{limit}", 0, 0, "", "step", rank, evidence,
         {"question": "Why was nothing trained?", "asked": "Where did the run begin?"},
         "resume-step-leaked", 0.6 if finished else 0.92,
-        frozenset({"no-training", "sentinel", "exited", "spike", "diverged", "plateau", "not-learning", "schedule"}),
+        frozenset({"no-training", "sentinel", "exited", "spike", "diverged", "plateau", "not-learning", "schedule",
+                   "resume"}),
         (Because("Where does that step come from?", f"Weights were taken from {one.load.fields.get('file') or 'a file'}"
                  f", and its step {one.step:,} with them; a new optimizer was built, and no state was put into it.", "",
                  evidence),),

@@ -15,7 +15,7 @@ from brickprof.contracts.verdicts import Because, ContractResult, Severity, Viol
 from brickprof.records import Event
 from brickprof.rules import declared, outcomes, wording
 from brickprof.rules.names import whole
-from brickprof.rules.resumes import Resume, rate_after, rate_before, resumes, stateful
+from brickprof.rules.resumes import Resume, another_training, rate_after, rate_before, resumes, stateful
 from brickprof.rules.story import Story
 
 RESUME = "C-RESUME-001"
@@ -44,7 +44,7 @@ class ResumeState:
 
 def _lost(story: Story, rank: int, one: Resume, contract: Contract) -> Iterator[Violation]:
     after = [each for each in declared.optimizers(story, rank) if stateful(each)]
-    if not one.certain or not after:
+    if not one.certain or not after or another_training(story, rank, one):
         return
     given = one.restored.get("optimizer")
     if one.holds_state and (one.forgot or (given is None and one.moments is None)):

@@ -28,6 +28,8 @@ _STATEFUL = (
     "Lion",
     "LBFGS",
 )
+_OVER = 0.05
+"""Of its highest rate: where a schedule has run its course."""
 _HOLDS_STATE = ("optim", "moment", "adam", "opt_state", "exp_avg")
 
 
@@ -136,6 +138,31 @@ def rate_before(story: Story, rank: int, load: Event) -> tuple[float, str] | Non
     """The learning rate of the update right before the file was loaded; None where that one was not written down."""
     events = [event for event in story.events("optimizer", rank) if event.moment < load.moment]
     return _rate(events[-1]) if events and events[-1].step >= load.step - 1 else None
+
+
+def another_training(story: Story, rank: int, one: Resume) -> bool:
+    """The file is one of this run, but its training was over: its rate had run its course, and another one follows."""
+    old = next((e for e in reversed(story.events("optimizer", rank)) if e.moment < one.load.moment), None)
+    if old is None or one.update is None:
+        return False
+    number_of = whole(old.fields.get("optimizer"))
+    before, after = _rate_at(one.load, number_of) or _rate(old), rate_after(one)
+    if before is None or after is None or number_of == whole(one.update.fields.get("optimizer")):
+        return False
+    peak = float(story.rates(rank, number_of).finite().values.max())
+    return before[0] <= _OVER * peak and not 1 / 3 <= after[0] / max(before[0], 1e-30) <= 3
+
+
+def _rate_at(load: Event, optimizer: int) -> tuple[float, str] | None:
+    """The rate that ``optimizer`` stood at when the file was loaded."""
+    listed = load.fields.get("rates")
+    pairs = (
+        [pair for pair in listed if isinstance(pair, (list, tuple)) and len(pair) == 2]
+        if isinstance(listed, list)
+        else []
+    )
+    found = next((number(rate) for at, rate in pairs if whole(at, -1) == optimizer), None)
+    return None if found is None else (found, load.id)
 
 
 def _rate(event: Event) -> tuple[float, str] | None:

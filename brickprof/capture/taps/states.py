@@ -18,6 +18,7 @@ from brickprof.capture.taps import Replace
 
 _compiling = torch.compiler.is_compiling
 _MOST_FACTS = 256
+_MOST_RATES = 16
 _told = 0
 _inside = False
 """A module may restore its parts, a scheduler its members: the outermost call is told."""
@@ -43,6 +44,18 @@ def _tell(kind: str, fields: Callable[[], dict[str, Any]]) -> None:
             hub.fact(kind, fields())
 
 
+def _rates() -> list[tuple[int, float]]:
+    """The learning rate of every optimizer there is, by its number."""
+    book = hub.sessions[0].book if hub.sessions else None
+    living = book.optimizers() if book is not None else []
+    found = [(book.optimizer(one), max(rates)) for one in living if book is not None and (rates := _plain(one))]
+    return found[:_MOST_RATES]
+
+
+def _plain(stepping: Any) -> list[float]:
+    return [float(group["lr"]) for group in stepping.param_groups if isinstance(group.get("lr"), (int, float))]
+
+
 def _save(original: Any) -> Any:
     def call(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(obj, f, *args, **kwargs)
@@ -55,7 +68,7 @@ def _save(original: Any) -> Any:
 def _load(original: Any) -> Any:
     def call(f: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(f, *args, **kwargs)
-        _tell("checkpoint", lambda: checkpoints.describe("load", result, f))
+        _tell("checkpoint", lambda: checkpoints.describe("load", result, f) | {"rates": _rates()})
         return result
 
     return call
