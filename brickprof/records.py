@@ -21,8 +21,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     schedule     schedule, cls, optimizer, lr, count, settings (the first time); measure, mode, bad (of one that waits
                  for progress, each time it is told how well things go)
     schedules    schedules, scheduled          at the end: how many there were, how often they were stepped
-    ownership    owned, unowned, moved, idle, outside, frozen [tensors], wished [[path, bool,
-                 attribute]]                                       who updates what
+    ownership    owned, unowned, moved, idle, outside, frozen [tensors], wished [[path, bool, attribute]], noise
+                 [tensors that from_pretrained froze by default, of random rows]         who updates what
     unused       optimizers                                        at the end: built and never stepped
     targets      fingerprint (of what a step is to learn; None with a loss written by hand), input (the same of what it
                  learns from), rows, at (where the input lies)

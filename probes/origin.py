@@ -155,13 +155,20 @@ class OriginProbe(Probe):
     def _given(self, spoilt: Saved, sight: Sight) -> _Found:
         maker, look = spoilt.maker, spoilt.look
         if maker is None:
-            return _Found(self._weights(spoilt.leaf, look) if spoilt.leaf is not None else _handed(look, sight))
+            return _Found(
+                self._weights(spoilt.leaf, look) if spoilt.leaf is not None else _handed(look, sight, self._whole())
+            )
         leaf = self._of_leaf(graph.source(maker), sight)
         if leaf is not None:
             return _Found(leaf)
         maker = _reshaped(maker)
         kind = "overflow" if look["inf"] and not look["nan"] else "unknown"
         return _Found({"op": type(maker).__name__, "kind": kind, "inputs": [look]}, maker)
+
+    def _whole(self) -> bool:
+        """Whether the model was given whole numbers, which are always finite."""
+        fed = self.session.fed() if self.session.fed is not None else None
+        return fed is not None and not fed.is_floating_point() and not fed.is_complex()
 
     def _of_leaf(self, leaf: Any, sight: Sight) -> dict[str, Any] | None:
         if not isinstance(leaf, torch.Tensor) or not leaf.requires_grad:
@@ -192,10 +199,11 @@ class OriginProbe(Probe):
         return None
 
 
-def _handed(look: Look, sight: Sight) -> dict[str, Any]:
-    """What needs no gradient: the model was given it, or made it of what it was given."""
+def _handed(look: Look, sight: Sight, whole: bool) -> dict[str, Any]:
+    """What needs no gradient: the model was given it, or made it of what it was given, or the script did."""
     given = sight.given()
-    return {"kind": "input", "inputs": [look], "given_finite": None if given is None else given["finite"]}
+    finite = True if whole else None if given is None else given["finite"]
+    return {"kind": "input", "inputs": [look], "given_finite": finite}
 
 
 def _reshaped(function: Any) -> Any:

@@ -17,6 +17,7 @@ import torch
 from brickprof.capture.book import owned
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
+from brickprof.capture.taps import tables
 from brickprof.capture.tensors import on_host
 
 _MOST = 500
@@ -67,6 +68,7 @@ class OwnershipProbe(Probe):
             "outside": self._numbers([p for p in ours if id(p) not in living]),
             "frozen": self._numbers([p for p in ours if not p.requires_grad]),
             "wished": self._wished(),
+            "noise": self._numbers([p for p in ours if not p.requires_grad and tables.by_default(p)]),
         }
 
     def _numbers(self, parameters: list[torch.Tensor]) -> list[int]:

@@ -251,6 +251,33 @@ def test_a_module_replaced_after_construction_is_watched(tmp_path: Path) -> None
     assert {"head.0.weight", "head.1.bias"} <= set(run.grads["tensor"])
 
 
+def test_a_head_replaced_long_after_the_optimizer_was_built_keeps_its_name(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with brickprof.attach(model, optimizer, out=tmp_path, overhead="100%") as bp:
+        train(model, optimizer, 70)
+        first = torch.optim.SGD(model.parameters(), lr=1e-2)
+        model.head = nn.Linear(8, 1)
+        train(model, first, 20)
+    names = set(brickprof.load(bp.folder).tensors["name"])
+    assert not [name for name in names if name.startswith("tensor")]
+
+
+def test_an_alarming_loss_has_the_rest_of_its_step_looked_at(tmp_path: Path) -> None:
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    with brickprof.attach(model, optimizer, out=tmp_path, overhead="0.0001%") as bp:
+        for step in range(140):
+            loss = model(torch.ones(4, 8)).square().mean() * (1e9 if step == 131 else 1.0) + 1.0
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    run = brickprof.load(bp.folder)
+    norms = run.events[(run.events.kind == "grad") & (run.events.step == 131)]
+    assert len(norms) == 1 and norms.fields.iloc[0]["l2"] > 1e6
+    assert set(run.samples[run.samples.step == 131].role) >= {"grad", "update"}
+
+
 def test_shared_and_sparse_parameters(tmp_path: Path) -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:

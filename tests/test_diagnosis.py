@@ -115,6 +115,46 @@ def test_products_that_were_made_in_less_than_float32(blocks, nan, cause):
     assert found(made).root_cause == cause
 
 
+def test_a_factor_of_the_loss_that_is_nan_was_divided_by_nothing():
+    made = Made()
+    made.healthy(5)
+    made.forward(5)
+    made.event("loss", 5, value=NAN, micro=0, dtype="float32", grad_fn="SubBackward0")
+    look = {"name": "other", "min": -2.0, "max": 1.0, "nan": 16, "inf": 0, "numel": 96, "finite": False}
+    told = made.event("origin", 5, op="MulBackward0", inputs=[look], given_finite=True)
+    told.fields["kind"] = "input"
+    finding = found(made)
+    assert finding.root_cause == "division-by-zero" and "16 of 96" in finding.whys[-1].finding
+
+
+@pytest.mark.parametrize("learnt", [True, False])
+def test_a_large_update_that_was_followed_by_learning_did_no_harm(learnt):
+    made = Made()
+    for step in range(60):
+        made.step(step, loss=0.7 * (0.9**step if learnt else 1.0))
+        made.sample("update", step, "body", ratio=0.7 if step == 0 else 0.001, l2=1.0)
+    made.forward(60)
+    made.event("loss", 60, value=NAN, micro=0, dtype="float32", grad_fn="NegBackward0")
+    look = {"name": "self", "min": 0.0, "max": 1.0, "zeros": 1, "nan": 0, "inf": 0, "numel": 96, "finite": True}
+    told = made.event("origin", 60, op="LogBackward0", inputs=[look])
+    told.fields["kind"] = "log-of-zero"
+    assert (found(made).root_cause == "log-of-zero") is learnt
+
+
+@pytest.mark.parametrize("before", [0.002, 0.2])
+def test_an_update_as_large_as_its_gradient_is_no_matter_of_the_rate(before):
+    made = Made()
+    for step in range(8):
+        made.step(step, loss=3.0, norm=0.2, lr=0.05)
+        made.sample("update", step, "body", ratio=before, l2=0.1)
+    made.step(8, loss=300.0, norm=5e4, lr=0.05)
+    made.sample("update", 8, "body", ratio=1.0, l2=50.0)
+    made.forward(9)
+    made.event("loss", 9, value=NAN)
+    expected = "exploding-gradients" if before < 0.01 else "learning-rate-too-high"
+    assert found(made).root_cause == expected
+
+
 def test_a_learning_rate_that_is_too_high():
     made = Made()
     for step in range(3):

@@ -113,6 +113,29 @@ def test_a_second_optimizer_with_default_betas_is_named():
     assert "beta2 0.999" in found.symptom and "weight decay 0.01" in found.symptom and "2 of 2" in found.symptom
 
 
+@pytest.mark.parametrize(
+    ("cls", "values", "wrong"),
+    [
+        ("SGD", {"momentum": 1e-5, "dampening": 0.9}, True),
+        ("SGD", {"momentum": 0.9, "dampening": 0.0}, False),
+        ("SGD", {"momentum": 0.9, "dampening": 0.9}, False),
+        ("SGD", {"momentum": 0.0, "dampening": 0.0}, False),
+        ("Adam", {"betas": [0.999, 0.9]}, True),
+        ("Adam", {"betas": [0.5, 0.9]}, False),
+        ("Adam", {"betas": [0.95, 0.95]}, False),
+    ],
+)
+def test_values_in_each_others_place(cls, values, wrong):
+    made = Training()
+    made.optimizer(cls=cls, **values)
+    made.train([1e-3] * 5)
+    result = judged(made, "C-HYPERPARAMS-001", "hyperparameters")
+    if wrong:
+        only(result, "optimizer-hyperparameters-mismatch")
+    else:
+        assert not result.violations
+
+
 def test_groups_without_decay_and_rates_of_parts_are_in_force():
     made = Training()
     made.declare(**{"optim.lr": "1e-3", "optim.weight_decay": 0.1, "d_lr": 4e-4, "beta_end": 0.02, "epsilon": 0.1})
@@ -227,6 +250,23 @@ def test_a_misspelt_attribute_of_a_parameter_frees_nothing():
     made.train([1e-3] * 30)
     found = only(judged(made, "C-GRADFLOW-001", "ownership"), "parameters-frozen")
     assert "encoder.0.weight.require_grad = True" in found.whys[0].finding
+
+
+@pytest.mark.parametrize(("noise", "restored", "verdict"), [
+    ([1], False, Verdict.FAIL), ([], False, Verdict.PASS), ([1], True, Verdict.PASS),
+])  # fmt: skip
+def test_a_table_of_noise_that_was_frozen_by_default(noise, restored, verdict):
+    made = Training("vectors", "body", "head")
+    made.optimizer()
+    if restored:
+        made.event("restored", 0, what="model", tensors=3, expected=3, missing=0, names=[])
+    for step in range(3):
+        made.look(step, frozen=[1], noise=noise)
+    made.train([1e-3] * 30)
+    result = judged(made, "C-GRADFLOW-001", "ownership")
+    assert result.verdict is verdict
+    if verdict is Verdict.FAIL:
+        assert only(result, "parameters-frozen", Severity.WARNING).brick == "vectors"
 
 
 @pytest.mark.parametrize(("losses", "verdict"), [([2.3] * 40, Verdict.FAIL), (None, Verdict.PASS)])

@@ -19,7 +19,7 @@ from torch.optim import lr_scheduler, optimizer
 from torch.utils.data import dataloader
 
 from brickprof.capture import hub
-from brickprof.capture.taps import collectives, losses, pruning, states
+from brickprof.capture.taps import collectives, losses, pruning, states, tables
 
 _undo: list[Callable[[], None]] = []
 _first_call: Any = None
@@ -40,7 +40,7 @@ def install() -> None:
     _patch_loader()
     _patch_compile()
     _patch_copies()
-    for tap in (losses, states, collectives, pruning):
+    for tap in (losses, states, collectives, pruning, tables):
         tap.install(_replace)
     watch_first_call()
 
@@ -61,10 +61,11 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     original = owner.__dict__[name]
     plain = original.__func__ if isinstance(original, (staticmethod, classmethod)) else original
     wrapper = functools.wraps(plain)(make(plain))
-    setattr(owner, name, wrapper)
+    put = classmethod(wrapper) if isinstance(original, classmethod) else wrapper
+    setattr(owner, name, put)
 
     def undo() -> None:
-        if owner.__dict__.get(name) is wrapper:  # somebody else may have wrapped us since
+        if owner.__dict__.get(name) is put:  # somebody else may have wrapped us since
             setattr(owner, name, original)
 
     _undo.append(undo)

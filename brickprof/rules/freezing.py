@@ -1,9 +1,9 @@
 """Parameters that an optimizer owns and that want no gradient: on purpose, or by mistake.
 
 Enters: a story. Leaves: violations. A trained head over a frozen backbone is healthy. A mistake shows itself: an
-attribute ``requires_grad`` on a module (which frees nothing), a group of its own for frozen parameters, the part
-nearest the loss frozen while parts before it are trained, or a loss that stands still over weights that were never
-loaded.
+attribute ``requires_grad`` on a module (which frees nothing), a group of its own for frozen parameters, a table of
+random rows that was frozen by default, the part nearest the loss frozen while parts before it are trained, or a loss
+that stands still over weights that were never loaded.
 """
 
 from __future__ import annotations
@@ -59,6 +59,14 @@ def _reason(
         return Severity.ERROR, 0.95, said, list(dict.fromkeys(t for t, _ in inside))
     if max(declared.updates(story, rank).values(), default=0) < _ENOUGH_UPDATES:
         return None
+    noise = set(_numbers(events[-1], "noise"))
+    tables = [tensor for tensor in frozen if tensor.number in noise]
+    if tables and not loaded(story, rank):
+        said = (
+            "Embedding.from_pretrained freezes its table unless told otherwise, it was told nothing, and the rows "
+            "are random numbers that no training made"
+        )
+        return Severity.WARNING, 0.82, said, tables
     owned = [t for t in story.names.tensors(rank) if t.number in story.names.owned(rank) and not t.alias]
     numbers = {tensor.number for tensor in frozen}
     trained = [tensor for tensor in owned if tensor.number not in numbers]
@@ -131,6 +139,6 @@ def _wished(event: Event) -> Iterator[tuple[str, bool, str]]:
             yield str(item[0]), bool(item[1]), str(item[2]) if len(item) == 3 else "requires_grad"
 
 
-def _numbers(event: Event) -> list[int]:
-    listed: Any = event.fields.get("frozen")
+def _numbers(event: Event, name: str = "frozen") -> list[int]:
+    listed: Any = event.fields.get(name)
     return [each for each in listed if isinstance(each, int)] if isinstance(listed, list) else []

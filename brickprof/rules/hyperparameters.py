@@ -19,7 +19,7 @@ from brickprof.contracts.schema import Contract
 from brickprof.contracts.spellings import Setting
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.records import Event
-from brickprof.rules import declared, outcomes, ownership
+from brickprof.rules import declared, outcomes, ownership, positions
 from brickprof.rules.declared import Optimizer
 from brickprof.rules.names import number
 from brickprof.rules.story import Story
@@ -74,6 +74,8 @@ class Hyperparameters:
         tolerance = contract.threshold("tolerance")
         if not live:
             return outcomes.unjudged(contract, "no optimizer of torch was seen")
+        if (found := [each for one in live if (each := positions.misplaced(one)) is not None]) != []:
+            return outcomes.broken(contract, found, "each value in its place")
         if not asked:
             lasting = declared.lasting(story, rank)
             found = list(_unlike([one for one in live if one.number in lasting], story))

@@ -9,6 +9,8 @@ hypothesis for each cause of the family, weighed by what the records say:
 
 from __future__ import annotations
 
+from typing import Any
+
 from brickprof.bricks import Brick
 from brickprof.contracts.verdicts import Violation
 from brickprof.diagnosis import growth
@@ -257,7 +259,7 @@ def _not_clipped(before: int, case: Case) -> Hypothesis:
 def _invalid_op(origin: Anomaly, violation: Violation, before: int, case: Case) -> Hypothesis:
     timeline = case.timeline
     made = _made(origin, case)
-    cause = Hypothesis(_operation(origin, made))
+    cause = Hypothesis(_operation(origin, made, _told(origin, case)))
     cause.action = "Keep the argument of log, sqrt and division away from 0 (clamp it, or use the fused, stable loss)."
     cause.next_experiment = f"Run step {origin.step} under torch.autograd.detect_anomaly(): it names the operation."
     maker = _maker(origin, case)
@@ -271,8 +273,12 @@ def _invalid_op(origin: Anomaly, violation: Violation, before: int, case: Case) 
     elif origin.stage is Stage.LOSS:
         told = _told(origin, case)
         if told is not None and told.fields.get("kind") == "input" and told.fields.get("given_finite") is True:
-            text = "the model was given finite values, and what it made of them before its first weights is not finite"
-            cause.supports(text, 3, told.id)
+            cause.supports(_made_outside(told), 3, told.id)
+            if _factor(told) is not None:
+                cause.action = (
+                    "Add a small number to what these values are divided by, or leave out what has no spread."
+                )
+                cause.next_experiment = f"Print the factors of the loss in step {origin.step:,}, and what divides them."
         else:
             _loss_is_first(cause, origin, timeline)
         cause.brick = _module(told, case) if told is not None and told.fields.get("kind") == "unknown" else ""
@@ -326,6 +332,26 @@ def _names_it(cause: Hypothesis, made: Event) -> None:
     cause.supports(text, 2 if kind == "overflow" else 5, made.id)
 
 
+def _factor(told: Event | None) -> dict[str, Any] | None:
+    """The values outside the graph that a product of the loss took, where some of them are nan and none infinite."""
+    if told is None or told.fields.get("kind") != "input" or told.fields.get("given_finite") is not True:
+        return None
+    look = next((each for each in told.fields.get("inputs") or () if isinstance(each, dict)), {})
+    some = 0 < whole(look.get("nan")) < whole(look.get("numel")) and not look.get("inf")
+    return look if some and str(told.fields.get("op") or "").startswith("Mul") else None
+
+
+def _made_outside(told: Event) -> str:
+    look = _factor(told)
+    if look is None:
+        return "the model was given finite values, and what it made of them before its first weights is not finite"
+    counts = f"{whole(look.get('nan')):,} of {whole(look.get('numel')):,} are nan and none is infinite"
+    return (
+        f"a product of the loss took values that need no gradient and that the model was not given; {counts}: of "
+        "finite numbers that is 0/0, a mean over nothing or a division by a deviation of zero"
+    )
+
+
 def _loss_is_first(cause: Hypothesis, origin: Anomaly, timeline: Timeline) -> None:
     looked = timeline.looked_at_outputs(origin.step)
     seen = "the loss is the first thing that was seen to be not finite"
@@ -338,9 +364,11 @@ def _loss_is_first(cause: Hypothesis, origin: Anomaly, timeline: Timeline) -> No
         cause.lacks(f"the inputs and block outputs of step {origin.step:,} (--deep-at looks at them)")
 
 
-def _operation(origin: Anomaly, made: Event | None) -> str:
+def _operation(origin: Anomaly, made: Event | None, told: Event | None) -> str:
     if made is not None:
         return _OPERATIONS[str(made.fields.get("kind"))][0]
+    if origin.stage is Stage.LOSS and _factor(told) is not None:
+        return "division-by-zero"
     made_by = str(origin.details.get("grad_fn") or "")
     if "Div" in made_by:
         return "division-by-zero"
