@@ -107,6 +107,24 @@ def test_a_loss_at_the_level_of_guessing_while_weights_travel() -> None:
     assert (found.what, found.cause, found.first_step, found.detected_step) == ("not-learning", "", 0, 47)
 
 
+@pytest.mark.parametrize("stuck", [True, False])
+def test_of_two_trainings_in_one_run_the_second_is_judged_by_itself(stuck) -> None:
+    made = training(1.38 * np.exp(-np.arange(100) / 20) + 0.3, classes=4, ratio=0.02)
+    group = {"tensors": [3], "frozen": []}
+    made.event("optimizer_created", 100, optimizer=1, cls="AdamW", groups=[group])
+    noise = 0.03 * draw().standard_normal(120)
+    for step, value in enumerate(GUESS * (1 if stuck else np.exp(-np.arange(120) / 40)) + noise, 100):
+        made.event("loss", step, value=value, micro=0, site="train.py:40", grad_fn="NllLossBackward0X", training=True)
+        call = {"name": "cross_entropy", "value": value, "reduction": "mean", "classes": 10}
+        made.event("criterion", step, **call, rows=32, grad=True, site="train.py:40")
+        made.event("optimizer", step, optimizer=1, lr=[1e-3], count=step - 99)
+        made.sample("update", step, "head", ratio=0.02)
+    result = judged(learning.Learning, made)
+    assert result.verdict is (Verdict.FAIL if stuck else Verdict.PASS)
+    if stuck:
+        assert (only(result).first_step, only(result).detected_step) == (100, 147)
+
+
 def falling() -> Made:
     return training(GUESS * np.exp(-np.arange(120) / 60) + 0.02 * draw().standard_normal(120), classes=10, ratio=0.02)
 

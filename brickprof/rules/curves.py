@@ -113,6 +113,17 @@ def beginnings(story: Story, rank: int) -> list[int]:
     return [step for step in made if step > 0 and any(end <= step for end in ends)]
 
 
+def stage(story: Story, rank: int) -> tuple[int, int]:
+    """The step at which the last training of this run began, and its optimizer: (0, 0) where there is only one."""
+    begun = beginnings(story, rank)
+    if not begun:
+        return 0, 0
+    since = max(begun)
+    numbers = [whole(e.fields.get("optimizer")) for e in story.events("optimizer_created", rank) if e.step == since]
+    others = [e.step for e in story.events("optimizer", rank) if whole(e.fields.get("optimizer")) not in numbers]
+    return (since, max(numbers)) if max(others, default=0) < since else (0, 0)
+
+
 def jitter(values: Floats) -> float:
     """Robust: the median deviation of the differences."""
     if len(values) < 3:
@@ -181,13 +192,13 @@ def evaluations(story: Story, rank: int) -> Track:
     return story.track("evaluation", "loss", rank).finite()
 
 
-def chance(story: Story, rank: int) -> Chance | None:
+def chance(story: Story, rank: int, since: int = 0) -> Chance | None:
     """What guessing costs: ln(classes), where the loss is seen to be a cross-entropy (or its share of a step)."""
-    trained = training_calls(story, rank)
+    trained = [event for event in training_calls(story, rank) if event.step >= since]
     calls = [event for event in trained if event.fields.get("name") in _CLASSED]
     calls = calls or _yes_or_no(trained)
     calls = calls[:: max(1, len(calls) // _MOST_CALLS)]
-    return _called(story, rank, calls) if calls else _implied(story, rank)
+    return _called(story, rank, calls) if calls else None if since else _implied(story, rank)
 
 
 def _yes_or_no(trained: list[Event]) -> list[Event]:

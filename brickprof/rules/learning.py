@@ -38,7 +38,9 @@ class Learning:
         return (broken or passed or answers)[0]
 
     def _of(self, story: Story, rank: int, contract: Contract) -> ContractResult:
-        curve, chance = curves.curve(story, rank), curves.chance(story, rank)
+        since, _ = curves.stage(story, rank)
+        curve, chance = curves.curve(story, rank), curves.chance(story, rank, since)
+        curve = replace(curve, track=curve.track.since(since)) if since else curve
         least = int(contract.threshold("steps"))
         if not curve.comparable:
             return _open(f"{curve.why_not}: their level says nothing about learning")
@@ -61,7 +63,7 @@ def _open(why: str) -> ContractResult:
 
 
 def _at_chance(story: Story, curve: Curve, chance: Chance, contract: Contract) -> Violation | None:
-    travelled, evidence = travel(story, curve.track.rank)
+    travelled, evidence = travel(story, curve.track.rank, curves.stage(story, curve.track.rank)[0])
     if _warming_up(story, curve.track.rank) or not _stuck(curve.values, chance, travelled, contract):
         return None
     return _not_learning(curve, chance, travelled, evidence, contract)
@@ -118,25 +120,25 @@ def _not_learning(
     )  # fmt: skip
 
 
-def travel(story: Story, rank: int) -> tuple[float | None, tuple[str, ...]]:
+def travel(story: Story, rank: int, since: int = 0) -> tuple[float | None, tuple[str, ...]]:
     """How far the weights went, in lengths of themselves: what was seen of the updates, over all steps."""
     grid = story.grid("update", rank)
     if not len(grid):
         return None, ()
     with np.errstate(all="ignore"):
-        ratios = np.where(np.isfinite(grid.ratio), grid.ratio, np.nan)
+        ratios = np.where(np.isfinite(grid.ratio) & (grid.steps >= since)[:, None], grid.ratio, np.nan)
         looked = np.any(np.isfinite(ratios), axis=1)
         if not looked.any():
             return None, ()
         typical = np.nanmedian(ratios[looked], axis=1)
-    steps = story.steps(rank)
+    steps = story.steps(rank) - since
     place = int(np.nanargmax(ratios[looked][-1]))
     return float(np.median(typical)) * steps, (grid.evidence(int(np.flatnonzero(looked)[-1]), place),)
 
 
 def _warming_up(story: Story, rank: int) -> bool:
     """The rate still rises: what it will do to the loss is not seen yet."""
-    rates = story.rates(rank)
+    rates = story.rates(rank, curves.stage(story, rank)[1])
     if len(rates) < 8:
         return False
     return float(rates.values[-1]) > 1.05 * float(rates.values[len(rates) * 3 // 4])
