@@ -23,7 +23,7 @@ _PER_STEP = frozenset({"params", "lr", "initial_lr", "param_names"})
 
 class OptimizersProbe(Probe):
     name = "optimizers"
-    every_step = ("optimizer_built",)
+    every_step = ("optimizer_built", "rate_leapt")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -77,9 +77,14 @@ class OptimizersProbe(Probe):
         self.session.fact("optimizer_created", fields, always=True)
 
     def optimizer_end(self, optimizer: Any) -> None:
+        if self.session.on.facts:
+            self._update(optimizer)
+
+    def rate_leapt(self, optimizer: Any) -> None:
+        self._update(optimizer)
+
+    def _update(self, optimizer: Any) -> None:
         number = self.session.book.optimizer(optimizer)
-        if not self.session.on.facts:
-            return
         rates = [_plain(group.get("lr")) for group in optimizer.param_groups]
         if rates and isinstance(rates[0], float):
             self.session.pulse.lr = rates[0]
@@ -89,7 +94,7 @@ class OptimizersProbe(Probe):
             "count": self.session.updates[number],
             "scheduled": hub.scheduled,
         }
-        self.session.fact("optimizer", fields)
+        self.session.fact("optimizer", fields, always=True)
 
 
 def _plain(value: Any) -> Any:

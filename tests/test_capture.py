@@ -263,6 +263,17 @@ def test_a_head_replaced_long_after_the_optimizer_was_built_keeps_its_name(tmp_p
     assert not [name for name in names if name.startswith("tensor")]
 
 
+def test_a_rate_that_leaps_is_told_in_steps_that_nobody_looks_at(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    with brickprof.attach(model, optimizer, out=tmp_path, overhead="0.0001%") as bp:
+        train(model, optimizer, 150)
+        optimizer.param_groups[0]["lr"] = 1e-3
+        train(model, optimizer, 20)
+    told = brickprof.load(bp.folder).lr.set_index("step")["value"]
+    assert told[150] == 1e-3 and 149 not in told.index
+
+
 def test_an_alarming_loss_has_the_rest_of_its_step_looked_at(tmp_path: Path) -> None:
     model = nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)

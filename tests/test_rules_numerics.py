@@ -558,9 +558,15 @@ def jumping(losses: list[float], share: float, lr: float = 0.3) -> Made:
 
 
 def test_updates_of_the_size_of_the_weights():
-    found = violation(judge(StepSize, jumping([3.0, 4.0, 8.0, *[2.8] * 20], 0.7)))
+    found = violation(judge(StepSize, jumping([3.0, 4.0, 8.0, *[2.8] * 20], 0.7, lr=0.03)))
     assert (found.cause, found.first_step, found.detected_step) == ("learning-rate-too-high", 0, 2)
-    assert "0.3" in found.action
+    assert "0.03" in found.action
+
+
+@pytest.mark.parametrize(("rate", "seen"), [(0.3, 1), (0.003, 2)])
+def test_a_rate_out_of_all_use_is_known_by_its_first_update(rate, seen):
+    made = jumping([3.0, 4.0, 8.0, *[2.8] * 20], 0.7, lr=rate)
+    assert violation(judge(StepSize, made)).detected_step == seen
 
 
 @pytest.mark.parametrize("later", [[], [2e3, 2e8]], ids=["at once", "told afterwards"])
@@ -580,7 +586,7 @@ def test_a_leap_after_the_first_large_update_needs_no_third_loss(later):
     ids=["recovers", "weights that start at zero", "small updates", "two steps"],
 )
 def test_large_updates_that_do_no_harm(losses, share):
-    assert not judge(StepSize, jumping(losses, share)).violations
+    assert not judge(StepSize, jumping(losses, share, lr=0.03)).violations
 
 
 def test_an_update_after_the_loss_had_risen_did_not_raise_it():

@@ -43,6 +43,8 @@ from brickprof.settings import Settings
 if TYPE_CHECKING:
     from brickprof.capture.places import Places
 
+_LEAP = 2.0
+"""How many times the rate of the update before counts as a leap."""
 _MOST_RECALLS = 12
 _RECALLED = 16
 _BRISK_NS = 50_000_000
@@ -104,6 +106,7 @@ class Session:
         self.in_optimizer = False
         self.recomputes = 0
         self.updates: dict[int, int] = {}
+        self._rates: dict[int, Any] = {}
         self._trained = 0
         self.closed = False
         self._spent = 0
@@ -303,9 +306,19 @@ class Session:
             self._turn(backwards=self.steps.backwards)
         self.updates[number] = self.updates.get(number, 0) + 1
         self.gradients_used = True
+        leapt = self._rate_leapt(number, optimizer)
         if self.looking:
             self.emit("optimizer_end", optimizer)
+        elif leapt:
+            self.emit("rate_leapt", optimizer)
         self.steps.optimizer_stepped(number)
+
+    def _rate_leapt(self, number: int, optimizer: Any) -> bool:
+        rate, last = optimizer.param_groups[0].get("lr"), self._rates.get(number)
+        if rate is last:
+            return False
+        self._rates[number] = rate
+        return type(rate) is float and type(last) is float and rate > _LEAP * last
 
     def scaling(self, scaler: Any, loss: Any) -> None:
         self.emit("scaling", scaler, loss)

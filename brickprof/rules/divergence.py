@@ -26,6 +26,8 @@ _SOON = 10
 _EARLY = 16
 _ABOVE = 1.1
 _ORDINARY_REACH = 300.0
+_FAR_OUT, _REWRITTEN, _ROSE = 10.0, 0.5, 1.2
+"""A rate out of all use, an update that rewrites the weights, and a loss that rose: three that together prove it."""
 _ORDINARY = {"sgd": 0.3, "": 0.01}
 """Learning rates that are in common use, by kind of optimizer."""
 
@@ -73,6 +75,13 @@ def moved(story: Story, rank: int) -> Moves | None:
     return Moves(grid.steps[known], shares[known], (grid.evidence(first, largest),))
 
 
+def _out_of_use(story: Story, rank: int) -> float:
+    """How many times the largest rate in common use the rate of the first update is; 0 where that is not known."""
+    rates, created = story.rates(rank).finite(), story.first("optimizer_created", rank)
+    cls = str(created.fields.get("cls", "")) if created is not None else ""
+    return float(rates.values[0]) / _ORDINARY["sgd" if cls.lower() == "sgd" else ""] if len(rates) and cls else 0.0
+
+
 def ordinary_rate(story: Story, rank: int) -> str:
     """How the learning rate compares with those in use: "0.1 is ordinary for SGD", or nothing."""
     rates = story.rates(rank).finite()
@@ -95,7 +104,9 @@ def _too_large(story: Story, rank: int, moves: Moves, losses: Track, contract: C
     if story.names.optimizers(rank) > 1 or start <= 0 or len(losses) < 2 or moves.steps[0] > _SOON:
         return None
     soon = losses.values[: _SOON + 1]
-    place, rose = int(np.argmax(soon)), int(np.argmax(soon >= contract.threshold("rise") * start))
+    far = _out_of_use(story, rank) >= _FAR_OUT and float(moves.shares[0]) >= _REWRITTEN
+    rise = _ROSE if far else contract.threshold("rise")
+    place, rose = int(np.argmax(soon)), int(np.argmax(soon >= rise * start))
     end = float(np.median(losses.values[-max(3, len(losses) // 4) :]))
     # What came after the loss had risen did not raise it.
     early = moves.shares[moves.steps < losses.steps[rose]]
@@ -106,10 +117,12 @@ def _too_large(story: Story, rank: int, moves: Moves, losses: Track, contract: C
     ordinary = ordinary_rate(story, rank)
     if out_of_proportion(story, rank, _ORDINARY_REACH if ordinary else 1e4):
         return None
-    leapt = float(soon[1]) >= contract.threshold("leap") * start and _in_proportion(story, rank, start)
-    if len(losses) < 3 and not leapt:
-        return None  # two losses prove nothing, unless they are worlds apart
-    known = int(losses.steps[rose if leapt else max(rose, 2)])
+    # Two losses prove nothing, unless they are worlds apart, or the rate is out of all use and rewrote the weights.
+    apart = far or float(soon[1]) >= contract.threshold("leap") * start
+    proven = apart and _in_proportion(story, rank, start)
+    if len(losses) < 3 and not proven:
+        return None
+    known = int(losses.steps[rose if proven else max(rose, 2)])
     return _violation(story, rank, moves, losses, (place, known), end)
 
 
