@@ -25,7 +25,7 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  [tensors that from_pretrained froze by default, of random rows]         who updates what
     unused       optimizers                                        at the end: built and never stepped
     targets      fingerprint (of what a step is to learn; None with a loss written by hand), input (the same of what it
-                 learns from), rows, at (where the input lies)
+                 learns from), absmax, std (of some of its elements), rows, at (where the input lies)
     scaler       op (unscale|step|update), scale, found_inf, skipped
     batch        loader, wait_ns, fingerprint, size, count, samples (rows), epoch (how often the loader was started
                  before), index (position in the epoch), sampler_epoch; of the first tensor of floats: nan, inf, mean,

@@ -11,6 +11,7 @@ import zlib
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from brickprof.capture import tensors
@@ -47,6 +48,12 @@ class TargetsProbe(Probe):
         if given is not None:
             self._tell(None, given)
 
+    def alarmed(self) -> None:
+        given = self._given()
+        if given is not None and self.session.step != self._step and not hands_off():
+            self._step = self.session.step
+            self._tell(None, given)
+
     def _given(self) -> torch.Tensor | None:
         fed = self.session.fed
         given = fed() if fed is not None else None
@@ -66,6 +73,9 @@ class TargetsProbe(Probe):
         def arrived(name: str, host: torch.Tensor) -> None:
             nonlocal left
             fields[name], left = _checksum(host), left - 1
+            if name == "input" and host.is_floating_point():
+                some = host.float().numpy()
+                fields.update(absmax=float(np.abs(some).max()), std=float(some.std()))
             if not left:
                 session.fact("targets", fields, step=step, wanted=True)
 

@@ -165,9 +165,11 @@ class WeightsProbe(Probe):
         rows = moved.numpy()  # torch would wake its threads for these few numbers, beside a training that needs them
         updates, sizes = tensors.segment_norms(rows[0], lengths), tensors.segment_norms(rows[1], lengths)
         befores = tensors.segment_norms(tensors.differences(rows[1], rows[0]), lengths)
-        for entry, numel, rms, size, before in zip(entries, numels, updates, sizes, befores, strict=True):
+        still = tensors.segment_means(rows[0] == 0, lengths)
+        found = zip(entries, numels, updates, sizes, befores, still, strict=True)
+        for entry, numel, rms, size, before, unmoved in found:
             ratio = rms / size if size else None
             self.session.journal.sample(
                 (stamp, step, 0, entry.brick, entry.number, _UPDATE, numel, None, None, None,
-                 rms * math.sqrt(numel), None, None, ratio, None, before * math.sqrt(numel), None)
+                 rms * math.sqrt(numel), None, unmoved, ratio, None, before * math.sqrt(numel), None)
             )  # fmt: skip

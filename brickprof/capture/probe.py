@@ -59,6 +59,9 @@ class Probe:
     def loss_broken(self, loss: torch.Tensor) -> None:
         """A backward is about to start from a CPU loss that is not finite."""
 
+    def alarmed(self) -> None:
+        """The loss of this step is alarming, its backward is about to begin, and nobody had looked at the step."""
+
     def backward_begin(self, losses: Sequence[torch.Tensor], upstream: Any) -> None: ...
     def backward_end(self, losses: Sequence[torch.Tensor], ok: bool) -> None: ...
 

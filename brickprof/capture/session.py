@@ -173,6 +173,7 @@ class Session:
         self.looking = True
         self.dispatch.begin(self.on)
         self.turned()
+        self.emit("alarmed")
 
     # -- dispatch and costs
 

@@ -222,6 +222,12 @@ def segment_norms(values: np.ndarray[Any, Any], lengths: Sequence[int]) -> list[
     return norms
 
 
+def segment_means(values: np.ndarray[Any, Any], lengths: Sequence[int]) -> list[float]:
+    """The mean of each tensor's part of ``values``."""
+    means: list[float] = (_sums(values.astype(np.float64), lengths) / np.asarray(lengths)).tolist()
+    return means
+
+
 def _sums(values: np.ndarray[Any, Any], lengths: Sequence[int]) -> np.ndarray[Any, Any]:
     starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
     sums: np.ndarray[Any, Any] = np.add.reduceat(values, starts)

@@ -99,7 +99,8 @@ def _in_train(story: Story, rank: int, contract: Contract) -> list[Violation]:
         if not wrong or len(wrong) * 2 < len(passes) or not _trained(story, rank, model):
             continue
         measured = any(event.fields.get("loss") is not None for event in wrong)
-        alone = story.names.optimizers(rank) <= 1
+        updates = [event for event in story.events("optimizer", rank) if event.step <= wrong[-1].step]
+        alone = len({event.fields.get("optimizer") for event in updates}) <= 1
         if measured or (alone and len(wrong) >= contract.threshold("passes")):
             found.append(_left_in_train(rank, model, wrong, len(passes)))
     return found

@@ -24,6 +24,8 @@ _NARROW = {"bfloat16": 256, "float16": 2048}
 _MOMENTUM = 10.0
 """By how much momentum can make an update larger than rate x gradient."""
 _FOLLOWS = frozenset({"not-learning", "plateau", "underfitting", "slow-learning"})
+_SPARSE = 0.2
+"""Where more elements than these have no gradient, one that does not move proves nothing."""
 _NORMALISED = ("adam", "lion", "rmsprop", "adagrad")
 
 
@@ -36,6 +38,7 @@ class Lost:
     meant: float
     moved: float
     evidence: tuple[str, ...]
+    rate: float = 0.0
 
 
 class Precision:
@@ -54,10 +57,21 @@ class Precision:
             return ContractResult(CONTRACT, Verdict.NOT_EVALUATED, "", threshold, why)
         bad = [look for look in looks if look.share >= contract.threshold("lost_share")]
         observed = f"{float(np.median([look.share for look in looks])):.0%} of the weights have updates that round away"
-        if len(bad) < contract.threshold("looks") or len(bad) < 0.6 * len(looks):
+        most = len(bad) >= 0.6 * len(looks) or _from_then_on(looks, bad, story.steps(rank))
+        if len(bad) < contract.threshold("looks") or not most:
             return ContractResult(CONTRACT, Verdict.PASS, observed, threshold)
         violation = _violation(bad, next(iter(trained.values())).dtype, rank)
         return ContractResult(CONTRACT, Verdict.FAIL, observed, threshold, violation.symptom, (violation,))
+
+
+def _from_then_on(looks: list[Lost], bad: list[Lost], steps: int) -> bool:
+    """Whether updates round away in every look from some step on, for most of the run, at a rate that is not spent."""
+    high = [look for look in looks if look.rate >= 0.5 * max(each.rate for each in looks)]
+    onset = len(high)
+    while onset and high[onset - 1] in bad:
+        onset -= 1
+    since = high[onset:]
+    return len(since) >= 3 and since[0].step <= 0.5 * since[-1].step and since[-1].step >= 0.5 * steps
 
 
 def _looks(story: Story, rank: int, trained: dict[str, Tensor]) -> list[Lost]:
@@ -98,11 +112,21 @@ def _look(
             continue
         meant = float(rate if normalised else rate * gradient * _MOMENTUM)
         total += numel
+        unmoved = _unmoved(grid.zero_fraction[look, place], grads.zero_fraction[row, of])
         if meant < size / (2 * _NARROW[tensor.dtype]) and moved < 0.6 * meant:
-            lost += numel
+            unmoved = 1.0
+        if unmoved:
+            lost += numel * unmoved
             evidence = (grid.evidence(look, place), weights.evidence(int(at[0]), weight), grads.evidence(row, of))
             worst = max(worst, (float(numel), meant, float(moved), evidence))
-    return Lost(step, lost / total, worst[1], worst[2], worst[3]) if total else None
+    return Lost(step, lost / total, worst[1], worst[2], worst[3], rate) if total else None
+
+
+def _unmoved(still: float, without: float) -> float:
+    """The share of a weight's elements that an update left as they were, although they have a gradient."""
+    if not np.isfinite(still + without) or without > _SPARSE:
+        return 0.0
+    return max(0.0, float(still - without))
 
 
 def _normalised(story: Story, rank: int) -> bool:

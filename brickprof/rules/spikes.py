@@ -18,10 +18,12 @@ from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Viol
 from brickprof.rules import curves, wording
 from brickprof.rules.curves import Curve
 from brickprof.rules.story import Story
-from brickprof.rules.story.tracks import Floats
+from brickprof.rules.story.tracks import Floats, Track
 
 CONTRACT = "C-LOSSSPIKE-001"
 _AT_ONCE = 2
+_MANY = 10.0
+"""Times its level: what a rate that leapt has done to the loss where it did harm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ def _violation(story: Story, curve: Curve, contract: Contract) -> Violation | No
         if not any(abs(curve.step(jump.place) - begun) <= _AT_ONCE for begun in beginnings)
     ]  # fmt: skip
     if not found:
-        return None
+        return _after_a_leap(story, curve, contract)
     left = len(curve) - 1 - found[-1].place
     lasting = [jump for jump in found if _lasting(jump, left, contract) and not _learns_again(story, curve, jump)]
     often = len(found) >= contract.threshold("often") and not curve.phases and _apart(curve, found, contract)
@@ -118,6 +120,8 @@ def _violation(story: Story, curve: Curve, contract: Contract) -> Violation | No
     severity = (
         Severity.WARNING if (lasting and not curve.phases) or often or extreme or block or driven else Severity.INFO
     )
+    if severity is Severity.INFO and (after := _after_a_leap(story, curve, contract)) is not None:
+        return after
     first = found[0] if often and not lasting else worst
     seen = (
         first.place
@@ -132,12 +136,39 @@ def _violation(story: Story, curve: Curve, contract: Contract) -> Violation | No
     details = {
         "question": "Why did the loss jump?", "recovered": not lasting, "jump": worst.place, "times": len(found),
         "steps": [curve.step(jump.place) for jump in found[:64]], "before": worst.before, "peak": worst.peak,
-        "at": curve.step(worst.place), "block": worst.back if block else 0,
+        "at": curve.step(worst.place), "block": worst.back if block else 0, "back": worst.back,
     }  # fmt: skip
     return Violation(
         CONTRACT, "spike", severity, _told(curve, worst, len(found)), curve.step(first.place),
         curve.step(min(seen, len(curve) - 1)), "loss", "step", curve.track.rank, proof, details,
     )  # fmt: skip
+
+
+def _after_a_leap(story: Story, curve: Curve, contract: Contract) -> Violation | None:
+    """A loss that is small against its start, and many times its level right after the rate left all before behind."""
+    rates, window = story.rates(curve.track.rank).finite(), int(contract.threshold("window"))
+    highest = np.maximum.accumulate(rates.values)
+    leaps = np.flatnonzero(rates.values[1:] >= contract.threshold("leap") * highest[:-1]) + 1
+    for leap in leaps.tolist():
+        begin = int(np.searchsorted(curve.track.steps, rates.steps[leap], side="right"))
+        before, after = curve.values[max(0, begin - window) : begin], curve.values[begin : begin + window]
+        if len(before) < window or not len(after) or curve.signed:
+            continue
+        level, size = float(np.median(before)), max(curves.spread(before), 0.05 * abs(float(np.median(before))))
+        high = np.flatnonzero(after > max(_MANY * level, level + contract.threshold("deviations") * size))
+        if len(high):
+            return _leapt(curve, rates, leap, (begin + int(high[0]), level, float(after.max())))
+    return None
+
+
+def _leapt(curve: Curve, rates: Track, leap: int, jump: tuple[int, float, float]) -> Violation:
+    place, level, peak = jump
+    step, proof = curve.step(place), (rates.evidence(leap), *curve.track.evidences((max(0, place - 1), place)))
+    symptom = f"loss jumped from {level:.4g} to {peak:.4g} right after step {int(rates.steps[leap]):,}"
+    details = {"question": "Why did the loss jump?", "recovered": False, "jump": place, "times": 1, "steps": [step],
+               "before": level, "peak": peak, "at": step, "block": 0, "back": None}  # fmt: skip
+    return Violation(CONTRACT, "spike", Severity.WARNING, symptom, step, step, "loss", "step", curve.track.rank, proof,
+                     details)  # fmt: skip
 
 
 def _rate_leapt(story: Story, curve: Curve, jump: Jump, contract: Contract) -> bool:

@@ -21,6 +21,7 @@ from brickprof.rules.story import Story, Track
 
 _UNLIKE = 4.0
 _BACK = 3
+_FAR = 20.0
 
 
 def hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
@@ -48,6 +49,7 @@ def _data(violation: Violation, story: Story) -> Hypothesis:
     looked = False
     for name in ("absmax", "std"):
         track = story.track("batch", name, rank).finite()
+        track = track if track.at(at) is not None else story.track("targets", name, rank).finite()
         found = _stands_out(track, at)
         looked = looked or track.at(at) is not None
         if found is not None:
@@ -65,6 +67,12 @@ def _data(violation: Violation, story: Story) -> Hypothesis:
     if block := violation.details.get("block"):
         text = f"after {block} such steps the loss was back from one step to the next: data changes so, weights do not"
         cause.supports(text, 3, *violation.evidence)
+    back, peak = violation.details.get("back"), float(violation.details.get("peak") or 0.0)
+    if back in (1, 2) and peak >= _FAR * abs(float(violation.details.get("before") or 0.0)) > 0:
+        text = (
+            f"the loss was back after {wording.count(back, 'step')}: weights that were damaged so do not heal at once"
+        )
+        cause.supports(text, 2.5, *violation.evidence)
     if violation.details.get("recovered"):
         cause.supports("the loss came back by itself, so that the weights before it were good", 1, *violation.evidence)
     return cause
