@@ -73,6 +73,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  rates [[optimizer, lr]] at the time (load)
     restored     what (model|optimizer|scheduler|scaler), cls, tensors, expected, missing, unexpected, names, strict,
                  moments, count, lr, optimizer
+    stated       source (script|argparse), values {dotted key: value}: settings that the script itself holds
+    dropout      model, modules, rates (those that differ)
     pruned       tensor, how (the function of torch.nn.utils.prune), zeros, numel: a weight that got a mask
     collective   op, seq (per group), group, ranks, numel, dtype, asynchronous, waited, phase (open|done|wait|orphaned),
                  site, ns

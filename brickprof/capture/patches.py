@@ -19,7 +19,7 @@ from torch.optim import lr_scheduler, optimizer
 from torch.utils.data import dataloader
 
 from brickprof.capture import hub
-from brickprof.capture.taps import collectives, losses, pruning, states, tables
+from brickprof.capture.taps import arguments, collectives, losses, pruning, states, tables
 
 _undo: list[Callable[[], None]] = []
 _first_call: Any = None
@@ -40,7 +40,7 @@ def install() -> None:
     _patch_loader()
     _patch_compile()
     _patch_copies()
-    for tap in (losses, states, collectives, pruning, tables):
+    for tap in (losses, states, collectives, pruning, tables, arguments):
         tap.install(_replace)
     watch_first_call()
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Verdict, Violation
-from brickprof.rules import clip_faults, clip_reach, wording
+from brickprof.rules import clip_faults, clip_reach, stated, wording
 from brickprof.rules.clip_faults import Fault
 from brickprof.rules.handling import Declared, Look, bound_of, declared_bound, looks
 from brickprof.rules.layers import Growth, gradient_growth
@@ -43,6 +43,9 @@ class Clip:
         if fault is not None:
             violation = described(story, fault, declared, CLIP)
             return ContractResult(CLIP, Verdict.FAIL, fault.symptom, threshold, fault.symptom, (violation,))
+        never = stated.never_clipped(story, story.ranks[0]) if declared is None else None
+        if never is not None:
+            return ContractResult(CLIP, Verdict.FAIL, never.symptom, threshold, never.symptom, (never,))
         return _clean(CLIP, told, bound, declared, threshold)
 
 

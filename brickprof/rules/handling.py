@@ -181,6 +181,12 @@ def declared_bound(story: Story) -> Declared | None:
     return min(found, key=lambda each: each.plain, default=None)
 
 
+def is_bound(key: str) -> bool:
+    """Whether ``key`` surely speaks of a bound on the gradient norm."""
+    name = re.sub(r"[^a-z0-9]+", "_", key.lower().rpartition(".")[2]).strip("_")
+    return bool(_GRADIENT_CLIP.search(name)) and not _BY_VALUE.search(name) and not _HOW.search(name)
+
+
 def plain_number(value: Any) -> float | None:
     """A declared value as a number: command lines and YAML 1.1 hand over text."""
     if isinstance(value, str):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.spellings import Setting
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
-from brickprof.rules import accumulated, declared, outcomes, schedules, wording
+from brickprof.rules import accumulated, declared, outcomes, schedules, stated, wording
 from brickprof.rules.story import Story
 
 CONTRACT = "C-CONFIG-001"
@@ -30,9 +30,12 @@ class InForce:
         asked = declared.settings(story)
         if not story.trained:
             return outcomes.vacuous(contract, "no training was observed")
+        rank = story.ranks[0]
+        unset = list(stated.no_dropout(story, rank))
+        if unset:
+            return outcomes.broken(contract, unset, "every setting has an effect")
         if not asked:
             return outcomes.unjudged(contract, "no configuration declares anything (give --config)")
-        rank = story.ranks[0]
         violations = [found for check in _CHECKS for found in check(story, rank, asked, contract)]
         if violations:
             return outcomes.broken(contract, violations, "every declared setting has an effect")

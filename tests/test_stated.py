@@ -1,0 +1,133 @@
+"""Settings that a script holds itself: what is read of them, and what is made of it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import launching
+import pytest
+from making import Made
+
+from brickprof.capture import plain
+from brickprof.contracts.terms import Terms
+from brickprof.contracts.verdicts import Verdict
+from brickprof.rules import stated
+from brickprof.rules.clipping import Clip
+from brickprof.rules.in_force import InForce
+from brickprof.rules.story import Story
+from brickprof.run import Run
+
+
+class Loud:
+    @property
+    def lr(self):
+        raise AssertionError("nobody may call this")
+
+
+@dataclass
+class Inner:
+    lr: float = 0.1
+    api_key: str = "hush"
+
+
+@dataclass
+class Outer:
+    steps: int = 3
+    name: str = "x" * 100
+    optim: Inner = field(default_factory=Inner)
+    loud: Loud = field(default_factory=Loud)
+
+
+def test_plain_values_only():
+    assert plain.settings(Outer()) == {"steps": 3, "optim.lr": 0.1}
+    assert plain.settings(argparse.Namespace(a=None, b=[1], c=SimpleNamespace(d=True))) == {"a": None, "c.d": True}
+    assert plain.settings({"x": {"y": {"z": {"w": {"deep": 1}}}}}) == {}
+    assert len(plain.settings({str(i): i for i in range(1000)})) == 128
+    assert not plain.is_settings(Outer) or plain.settings(Outer) == {}
+
+
+SCRIPT = """
+import argparse
+from dataclasses import dataclass
+import torch
+
+@dataclass
+class Config:
+    max_grad_norm: float = 1.0
+
+CLIP_AT = 3
+cfg = Config()
+parser = argparse.ArgumentParser()
+parser.add_argument("--dropout", type=float, default=0.5)
+args = parser.parse_args()
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.0), torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_what_a_script_states_is_recorded(tmp_path):
+    launching.script(tmp_path, SCRIPT)
+    done = launching.run(["t.py", "--dropout", "0.25"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = Run.open(launching.recorded(tmp_path))
+    told = {fields["source"]: fields["values"] for fields in run.events[run.events.kind == "stated"].fields}
+    assert told["argparse"] == {"dropout": 0.25}
+    assert told["script"] == {"max_grad_norm": 1.0, "CLIP_AT": 3, "dropout": 0.25}
+    assert [fields["rates"] for fields in run.events[run.events.kind == "dropout"].fields] == [[0.0]]
+
+
+def judged(rule, made):
+    story = Story()
+    for record in made.records:
+        story.feed(record)
+    return rule().judge(story, Terms().contract(rule.contract))
+
+
+@pytest.mark.parametrize(
+    ("norm", "loss", "clips", "fails"),
+    [(500.0, 40.0, 0, True), (500.0, 2.0, 0, False), (5.0, 40.0, 0, False), (500.0, 40.0, 1, False)],
+    ids=["lost", "no harm", "small", "clipped"],
+)
+def test_a_bound_that_the_script_states_and_nothing_keeps(norm, loss, clips, fails):
+    made = Made()
+    made.event("stated", 0, source="script", values={"max_grad_norm": 1.0, "lr": 0.1})
+    for step in range(6):
+        made.step(step, loss=loss if step == 4 else 1.0, norm=norm if step == 3 else 2.0)
+        made.event("applied", step, optimizer=0, coefficient=1.0, before=2.0, after=2.0, blocks=[])
+        if clips:
+            made.event("clip", step, max_norm=1.0, norm_type=2.0, tensors=3, how="norm", late=False, norm=2.0)
+    found = [each for each in judged(Clip, made).violations if "the script has max_grad_norm" in each.symptom]
+    assert [each.cause for each in found] == (["grad-clip-not-applied"] if fails else [])
+
+
+@pytest.mark.parametrize(
+    ("values", "rates", "fails"),
+    [({"dropout": 0.5}, [0.0], True), ({"dropout": 0.0}, [0.0], False), ({"dropout": 0.5}, [0.5], False),
+     ({"dropout": 0.5}, [0.0, 0.5], False), ({"attn.dropout": 0.1, "drop_rate": 0.2}, [0.0], False)],
+)  # fmt: skip
+def test_dropout_that_is_stated_and_off(values, rates, fails):
+    made = Made()
+    made.event("stated", 0, source="argparse", values=values)
+    made.event("dropout", 0, model="Net", modules=2, rates=rates)
+    made.healthy(6)
+    result = judged(InForce, made)
+    assert (result.verdict is Verdict.FAIL) is fails
+    if fails:
+        assert result.violations[0].cause == "config-unused"
+
+
+def test_a_damaged_statement_breaks_nothing():
+    made = Made()
+    made.event("stated", 0, source="script", values=[1, 2])
+    made.event("dropout", 0, model=None, modules="x", rates=None)
+    made.healthy(6)
+    story = Story()
+    for record in made.records:
+        story.feed(record)
+    assert stated.values(story, 0) == {} and stated.never_clipped(story, 0) is None
