@@ -287,6 +287,8 @@ def test_an_alarming_loss_has_the_rest_of_its_step_looked_at(tmp_path: Path) -> 
     norms = run.events[(run.events.kind == "grad") & (run.events.step == 131)]
     assert len(norms) == 1 and norms.fields.iloc[0]["l2"] > 1e6
     assert set(run.samples[run.samples.step == 131].role) >= {"grad", "update"}
+    fed = run.events[(run.events.kind == "targets") & (run.events.step == 131)]
+    assert [fields["absmax"] for fields in fed.fields] == [1.0]
 
 
 def test_shared_and_sparse_parameters(tmp_path: Path) -> None:

@@ -302,6 +302,20 @@ def test_a_jump_right_after_the_rate_leapt_is_told_at_once(rates, severity) -> N
     assert (found.severity, found.detected_step) == (severity, 100)
 
 
+@pytest.mark.parametrize("leaps", [True, False])
+def test_a_small_loss_that_grows_many_times_after_the_rate_leapt(leaps) -> None:
+    small = 0.001 + 2e-5 * draw().standard_normal(80)
+    curve = [*np.linspace(0.8, 0.001, 100), *small, *np.linspace(0.005, 0.1, 8), *np.linspace(0.1, 0.001, 40)]
+    rates = [2e-3] * 180 + [1.5e-2 if leaps else 2e-3] * 48
+    found = judged(spikes.Spikes, training(curve, rates=rates))
+    assert (found.verdict is Verdict.FAIL) is leaps
+    if leaps:
+        violation = only(found)
+        assert 180 < violation.detected_step < 186
+        case = Case(told(training(curve, rates=rates)), Timeline())
+        assert best(spike_causes.hypotheses(violation, case)).root_cause == "loss-spike-optimizer"
+
+
 def test_jumps_that_come_often_are_told_apart_from_heavy_tails() -> None:
     often = np.where(np.arange(300) % 40 == 39, 9.0, 1.0) + 0.05 * draw().standard_normal(300)
     assert only(judged(spikes.Spikes, training(often))).severity is Severity.WARNING
@@ -477,6 +491,18 @@ def test_the_mode_of_an_evaluation(told: dict[str, Any], accused: bool) -> None:
     assert [violation.cause for violation in found] == (["model-left-in-train"] if accused else [])
 
 
+@pytest.mark.parametrize(("begins", "accused"), [(30, True), (5, False)], ids=["afterwards", "meanwhile"])
+def test_an_optimizer_of_a_later_stage_does_not_hide_the_mode(begins: int, accused: bool) -> None:
+    made = in_mode((0, True))
+    told = {"training": True, "sensitive": True, "mixed": 2, "forwards": 4, "loss": None}
+    for step in (10, 20):
+        made.event("evaluation", step, model="Net", rows=64, **told)
+    for step in range(begins, 40):
+        made.event("optimizer", step, optimizer=1, lr=[1e-3], count=step - begins + 1)
+    found = judged(modes.Modes, made).violations
+    assert [violation.cause for violation in found] == (["model-left-in-train"] if accused else [])
+
+
 # -- batches
 
 
@@ -579,6 +605,16 @@ def test_a_layer_that_died() -> None:
 def test_a_layer_at_its_bounds() -> None:
     found = only(judged(activations.Activations, units([0.0] * 4, 0.97, "Tanh")))
     assert found.cause == "saturated-activations"
+
+
+@pytest.mark.parametrize(("shares", "accused"), [([0.99] * 4, True), ([0.1, 0.4, 0.95, 0.95, 0.97], False)])
+def test_an_output_may_come_to_its_bounds_and_does_not_begin_there(shares, accused) -> None:
+    made = training(np.linspace(2, 1, 60))
+    for look, share in enumerate(shares):
+        made.event("units", 8 * look, brick=made.numbers["body"], dead=0.0, units=64, activation="ReLU")
+        made.event("units", 8 * look, brick=made.numbers["head"], saturated=share, units=64, activation="Tanh")
+    found = judged(activations.Activations, made).violations
+    assert [each.cause for each in found] == (["saturated-activations"] if accused else [])
 
 
 def test_some_dead_units_are_usual_and_one_look_proves_nothing() -> None:

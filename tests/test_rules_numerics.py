@@ -537,6 +537,29 @@ def test_updates_that_round_away():
     assert (found.cause, found.first_step) == ("bf16-precision-loss", 0)
 
 
+@pytest.mark.parametrize(
+    ("still", "without", "rates", "verdict"),
+    [
+        ((0.3, 0.4, 0.7, 0.8, 0.8, 0.9), 0.0, (1e-3,) * 6, Verdict.FAIL),
+        ((0.3, 0.4, 0.3, 0.5, 0.4, 0.3), 0.0, (1e-3,) * 6, Verdict.PASS),
+        ((0.9,) * 6, 0.85, (1e-3,) * 6, Verdict.PASS),
+        ((0.1, 0.1, 0.1, 0.7, 0.8, 0.9), 0.0, (1e-3, 1e-3, 1e-3, 2e-4, 1e-4, 5e-5), Verdict.PASS),
+    ],
+    ids=["more and more", "some", "sparse", "spent rate"],
+)
+def test_updates_that_leave_most_elements_as_they_were(still, without, rates, verdict):
+    made = Made("one", "two", dtype="bfloat16")
+    made.owned()
+    for place, (share, rate) in enumerate(zip(still, rates, strict=True)):
+        at = 20 * place
+        step(made, at, lr=rate)
+        for block in made.numbers:
+            made.sample("weight", at, block, l2=8 * 0.1)
+            made.sample("grad", at, block, l2=1.0, zero_fraction=without)
+            made.sample("update", at, block, l2=8 * 1e-3, ratio=0.01, zero_fraction=share)
+    assert judge(Precision, made).verdict is verdict
+
+
 @pytest.mark.parametrize(("dtype", "moved", "rate", "verdict"), [
     ("float32", 0.0, 1e-5, Verdict.VACUOUS),
     ("bfloat16", 1e-5, 1e-5, Verdict.PASS),
