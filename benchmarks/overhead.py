@@ -35,7 +35,7 @@ PROMISED = {"host-bound": 1.03, "medium": 1.01, "124m": 1.02, "124m-compiled": 1
 """What the level `standard` may cost."""
 BLOCK_SECONDS = 0.3
 WARM_UP_STEPS = 70
-WARM_UP_SECONDS = 10.0
+WARM_UP_SECONDS = 60.0
 CASE_SECONDS = 150
 FEWEST_ROUNDS = 12
 
