@@ -149,6 +149,7 @@ def _of_target(x: glance.Array, dtype: str | None, ignored: int | None) -> dict[
         "dtype": dtype,
         "min": found.get("min"),
         "max": found.get("max"),
+        "std": found.get("std"),
         "distinct": len(counts),
         "entropy": _entropy(counts) if classes else None,
         "finite": found["finite"],

@@ -493,6 +493,32 @@ def moved(made: Training, ratio: float, weights: list[float]):
 
 
 @pytest.mark.parametrize(
+    ("rate", "ratio", "start", "cls", "verdict"),
+    [
+        (1e-5, 3e-5, 1.3, "AdamW", Verdict.FAIL),
+        (1e-3, 3e-5, 1.3, "AdamW", Verdict.PASS),
+        (1e-5, 3e-3, 1.3, "AdamW", Verdict.PASS),
+        (1e-5, 3e-5, 0.5, "AdamW", Verdict.PASS),
+        (1e-5, 3e-5, 1.3, "SGD", Verdict.PASS),
+    ],
+    ids=["crawls", "ordinary rate", "moves", "knew something", "plain descent"],
+)
+def test_a_new_model_that_hardly_leaves_its_start(rate, ratio, start, cls, verdict):
+    made = Training()
+    made.optimizer(cls=cls, lr=rate)
+    made.train([rate] * 200, losses=[start * (1 - 0.0015 * step) for step in range(200)])
+    for step in range(0, 200, 20):
+        call = {"name": "mse", "value": 1.0, "reduction": "mean", "rows": 8, "grad": True, "site": "t.py:1"}
+        made.event("criterion", step, **call, target={"std": 1.0, "min": -3.0, "max": 3.0})
+        made.sample("update", step, next(iter(made.numbers)), ratio=ratio, l2=ratio)
+    made.end(200)
+    result = judged(made, "C-TRAINCFG-001", "rates")
+    assert result.verdict is verdict
+    if verdict is Verdict.FAIL:
+        only(result, "learning-rate-too-low", Severity.WARNING)
+
+
+@pytest.mark.parametrize(
     ("ratio", "losses", "verdict"),
     [(1e-7, [2.3] * 60, Verdict.FAIL), (1e-7, None, Verdict.PASS), (1e-3, [2.3] * 60, Verdict.PASS)],
 )

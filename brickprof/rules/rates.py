@@ -13,11 +13,13 @@ import numpy as np
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Excluded, Severity, Verdict, Violation
-from brickprof.rules import declared, outcomes, progress, wording
+from brickprof.rules import curves, declared, divergence, outcomes, progress, wording
+from brickprof.rules.names import number
 from brickprof.rules.story import Grid, Story
 
 CONTRACT = "C-TRAINCFG-001"
 _SMALL = 16
+_LONG_ENOUGH = 100
 _STILL = frozenset({"not-learning", "plateau", "slow-learning", "underfitting"})
 
 
@@ -41,7 +43,7 @@ class Updates:
         moved = _movement(story.grid("update", rank))
         if moved is None:
             return ContractResult(CONTRACT, Verdict.NOT_EVALUATED, why="no update was looked at")
-        found = _too_low(story, rank, moved, contract)
+        found = _too_low(story, rank, moved, contract) or _crawls(story, rank, contract)
         if found is not None:
             return outcomes.broken(contract, [found], "updates move the weights")
         observed = f"updates of {moved.usual:.2g} of the weights"
@@ -92,6 +94,48 @@ def _too_low(story: Story, rank: int, moved: _Movement, contract: Contract) -> V
         action=f"Raise the learning rate: {_better(rate, moved.usual)} would bring updates to 1e-3 of the weights.",
         static=True,
     )  # fmt: skip
+
+
+def _crawls(story: Story, rank: int, contract: Contract) -> Violation | None:
+    """A model that knew nothing, a loss that still falls at the end, and weights that have hardly left their start."""
+    moves, losses = divergence.moved(story, rank), story.losses(rank).finite()
+    rates, updates = story.rates(rank).finite(), max(declared.updates(story, rank).values(), default=0)
+    if moves is None or not len(rates) or updates < _LONG_ENOUGH or len(moves.shares) < 3 or len(losses) < updates // 2:
+        return None
+    way, rate = float(np.mean(moves.shares)) * updates, float(rates.values.max())
+    plain = any(one.cls in ("SGD", "ASGD") for one in declared.optimizers(story, rank))
+    if plain or way >= contract.threshold("way") or rate >= contract.threshold("low_rate"):
+        return None
+    falling = curves.slope(losses.values[len(losses) // 2 :]) < -3
+    if not declared.over(story, rank) or not falling or not _knew_nothing(story, rank, float(losses.values[0])):
+        return None
+    evidence = (
+        *moves.evidence,
+        *rates.evidences([int(np.argmax(rates.values))]),
+        *losses.evidences((0, len(losses) - 1)),
+    )
+    symptom = (
+        f"the learning rate is {rate:.3g} at most: all {updates:,} updates moved the weights by {way:.2%} of their size"
+    )
+    return Violation(
+        CONTRACT, "small-updates", Severity.WARNING, symptom, 0, int(losses.steps[-1]), "", "optimizer", rank, evidence,
+        {"question": "Do the updates move the weights?", "asked": "How far do the weights move?"},
+        "learning-rate-too-low", 0.75, _STILL,
+        (Because("Is the model trained?", f"It began with a loss of {float(losses.values[0]):.4g}, as one does that "
+                 "knows nothing, and the loss still falls at the end: a new model has to move further.", "", evidence),),
+        action=f"Raise the learning rate 10 to 100 times (it is {rate:.3g}), or train much longer.", static=True,
+    )  # fmt: skip
+
+
+def _knew_nothing(story: Story, rank: int, first: float) -> bool:
+    """Whether the first loss is no better than an answer that does not look at the question."""
+    guess = curves.chance(story, rank)
+    if guess is not None:
+        return first >= 0.9 * guess.level
+    calls = [e for e in curves.training_calls(story, rank) if e.fields.get("name") == "mse"]
+    spreads = [std for e in calls if isinstance(target := e.fields.get("target"), dict)
+               and (std := number(target.get("std"))) is not None]  # fmt: skip
+    return len(spreads) >= 3 and first >= 0.9 * float(np.median(spreads)) ** 2 > 0
 
 
 def _ordinary(story: Story, rank: int, contract: Contract) -> float:
