@@ -8,9 +8,11 @@ each model. Nothing is called, and nothing but plain values is read.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import brickprof
 from brickprof.capture.plain import is_settings, settings
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
@@ -18,7 +20,7 @@ from brickprof.capture.session import Session
 _NAMES = frozenset({"cfg", "conf", "config", "args", "opt", "opts", "options", "hp", "hps", "hparams", "settings"})
 _FRAMES = 40
 _WITHOUT_A_COPY = sys.version_info >= (3, 13)
-_OUTSIDE = ("site-packages", "brickprof", "/torch/", "lib/python")
+_OUTSIDE = ("site-packages", "/torch/", "lib/python", str(Path(brickprof.__file__).parent), str(Path(__file__).parent))
 
 
 class StatedProbe(Probe):

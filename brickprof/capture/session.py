@@ -315,7 +315,8 @@ class Session:
         self.steps.optimizer_stepped(number)
 
     def _rate_leapt(self, number: int, optimizer: Any) -> bool:
-        rate, last = optimizer.param_groups[0].get("lr"), self._rates.get(number)
+        groups, last = optimizer.param_groups, self._rates.get(number)
+        rate = groups[0].get("lr") if groups else None
         if rate is last:
             return False
         self._rates[number] = rate

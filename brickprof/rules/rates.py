@@ -122,7 +122,7 @@ def _crawls(story: Story, rank: int, contract: Contract) -> Violation | None:
         {"question": "Do the updates move the weights?", "asked": "How far do the weights move?"},
         "learning-rate-too-low", 0.75, _STILL,
         (Because("Is the model trained?", f"It began with a loss of {float(losses.values[0]):.4g}, as one does that "
-                 "knows nothing, and the loss still falls at the end: a new model has to move further.", "", evidence),),
+                 "knows nothing, and the loss still falls at the end: a new model moves further.", "", evidence),),
         action=f"Raise the learning rate 10 to 100 times (it is {rate:.3g}), or train much longer.", static=True,
     )  # fmt: skip
 
