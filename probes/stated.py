@@ -20,7 +20,8 @@ from brickprof.capture.session import Session
 _NAMES = frozenset({"cfg", "conf", "config", "args", "opt", "opts", "options", "hp", "hps", "hparams", "settings"})
 _FRAMES = 40
 _WITHOUT_A_COPY = sys.version_info >= (3, 13)
-_OUTSIDE = ("site-packages", "/torch/", "lib/python", str(Path(brickprof.__file__).parent), str(Path(__file__).parent))
+_OURS = (str(Path(brickprof.__file__).parent / "capture"), str(Path(__file__).parent))
+_OUTSIDE = ("site-packages", "/torch/", "lib/python", *_OURS)
 
 
 class StatedProbe(Probe):
