@@ -107,7 +107,8 @@ class IntegrityProbe(Probe):
 
     def _looking(self) -> bool:
         session = self.session
-        return session.on.full and not session.on.deep and self._looks < _MOST_LOOKS and not hands_off()
+        whole = session.on.full and not session.on.deep and session.entered_late != session.step
+        return whole and self._looks < _MOST_LOOKS and not hands_off()
 
     # -- what is looked at
 

@@ -25,6 +25,7 @@ _ELEMENTS = 32
 
 class TargetsProbe(Probe):
     name = "targets"
+    every_step = ("alarmed",)
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)

@@ -107,6 +107,8 @@ class Session:
         self.recomputes = 0
         self.updates: dict[int, int] = {}
         self._rates: dict[int, Any] = {}
+        self.entered_late = -1
+        """The step, if any, that was looked at from its first backward on only."""
         self._trained = 0
         self.closed = False
         self._spent = 0
@@ -166,10 +168,14 @@ class Session:
         self.fact("anomaly", {"what": what, "until": until, **fields}, step=step, always=True)
 
     def _look_from_here(self) -> None:
-        """Turns on what can still be seen of this step: its gradients and its update, if they are to come."""
-        if self.in_optimizer or self.gradients_used or self.on.full:
+        """Turns on what can still be seen of this step: its gradients and its update, if they are to come.
+
+        Not what is counted from the beginning of a step, and nothing where it has had a backward already.
+        """
+        if self.in_optimizer or self.gradients_used or self.on.full or self.steps.backwards > 1:
             return
-        self.on = replace(self.on, facts=True, guard=True, full=True)
+        self.on = replace(self.on, guard=True, full=True)
+        self.entered_late = self.step
         self.looking = True
         self.dispatch.begin(self.on)
         self.turned()
