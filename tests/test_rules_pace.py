@@ -341,3 +341,11 @@ def test_our_own_cost_is_counted(cost, seconds, verdict):
     made.healthy(5)
     made.event("exit", 5, steps=5, overhead=cost, spent_seconds=seconds)
     assert judge(made, resource.Resource).verdict is verdict
+
+
+def test_what_was_asked_for_may_cost():
+    made = Made()
+    made.event("run", 0, level="deep", budget=0.01)
+    made.healthy(5)
+    made.event("exit", 5, steps=5, overhead=4.0, spent_seconds=60.0)
+    assert judge(made, resource.Resource).verdict is Verdict.NOT_EVALUATED

@@ -26,6 +26,10 @@ class Resource:
         observed, threshold = f"capture took {cost:.1%} of the step ({spent:.2g} s)", f"below {bound:.0%}"
         if cost < bound:
             return outcomes.held(contract, observed, threshold)
+        if any(begun.fields.get("level") == "deep" for begun in story.events("run", event.rank)):
+            return outcomes.unjudged(
+                contract, "level deep looks at everything in every step, as it was asked to", observed
+            )
         if spent < contract.threshold("seconds"):
             return outcomes.vacuous(contract, f"{observed}: the run is too short for a share to mean much")
         violation = Violation(
