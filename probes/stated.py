@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 import brickprof
-from brickprof.capture.plain import is_settings, settings
+from brickprof.capture.plain import is_settings, own, settings
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 
@@ -68,8 +68,7 @@ def _of_frame(frame: FrameType, found: dict[str, Any]) -> None:
     for name, value in list(held.items()):
         if is_settings(value) or (name in _NAMES and type(value) is dict):
             found.update(settings(value))
-    mine = getattr(held.get("self"), "__dict__", None)
-    for name, value in list(mine.items()) if type(mine) is dict else ():
+    for name, value in list(own(held.get("self")).items()):
         if name in _NAMES and (is_settings(value) or type(value) is dict):
             found.update(settings(value))
     if top:

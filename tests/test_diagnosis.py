@@ -115,6 +115,20 @@ def test_products_that_were_made_in_less_than_float32(blocks, nan, cause):
     assert found(made).root_cause == cause
 
 
+def test_a_frozen_layer_further_back_proves_nothing_about_products():
+    made = Made()
+    for record in made.records:
+        if getattr(record, "kind", "") == "tensor" and record.fields["name"] == "embed.weight":
+            record.fields["trainable"] = False
+    made.healthy(5)
+    made.forward(5)
+    made.event("loss", 5, value=1e6, micro=0, dtype="float32", grad_fn="DivBackward0")
+    made.broken("grad", 5, "body", "head", nan=0, inf=9, point="step", tensors=3, l2=None)
+    made.event("optimizer", 5, optimizer=0, lr=[1e-3], count=6)
+    made.event("loss", 6, value=NAN)
+    assert found(made).root_cause != "fp16-overflow"
+
+
 def test_a_factor_of_the_loss_that_is_nan_was_divided_by_nothing():
     made = Made()
     made.healthy(5)

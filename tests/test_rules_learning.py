@@ -311,7 +311,7 @@ def test_a_small_loss_that_grows_many_times_after_the_rate_leapt(leaps) -> None:
     assert (found.verdict is Verdict.FAIL) is leaps
     if leaps:
         violation = only(found)
-        assert 180 < violation.detected_step < 186
+        assert 180 < violation.detected_step < 186 and violation.details["recovered"] is True
         case = Case(told(training(curve, rates=rates)), Timeline())
         assert best(spike_causes.hypotheses(violation, case)).root_cause == "loss-spike-optimizer"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from making import Made
 from brickprof.capture import plain
 from brickprof.contracts.terms import Terms
 from brickprof.contracts.verdicts import Verdict
+from brickprof.probes import stated as stated_probe
 from brickprof.rules import stated
 from brickprof.rules.clipping import Clip
 from brickprof.rules.in_force import InForce
@@ -46,6 +48,34 @@ def test_plain_values_only():
     assert plain.settings({"x": {"y": {"z": {"w": {"deep": 1}}}}}) == {}
     assert len(plain.settings({str(i): i for i in range(1000)})) == 128
     assert not plain.is_settings(Outer) or plain.settings(Outer) == {}
+
+
+class Nosy(argparse.Namespace):
+    def __getattribute__(self, name):
+        raise AssertionError("nobody may call this")
+
+
+def test_no_code_of_the_script_runs():
+    made = Nosy.__new__(Nosy)
+    object.__getattribute__(made, "__dict__")["lr"] = 0.1
+    assert plain.is_settings(made) and plain.settings(made) == {"lr": 0.1}
+
+
+def test_the_variables_of_functions_are_read_where_that_keeps_nothing(monkeypatch):
+    class Trainer:
+        def __init__(self):
+            self.cfg, self.secret_cfg = Inner(lr=0.5), Outer()
+
+        def step(self):
+            hp = {"clip": 2.0}
+            found = {}
+            stated_probe._of_frame(sys._getframe(), found)
+            return found, hp
+
+    monkeypatch.setattr(stated_probe, "_WITHOUT_A_COPY", False)
+    assert Trainer().step()[0] == {}
+    monkeypatch.setattr(stated_probe, "_WITHOUT_A_COPY", True)
+    assert Trainer().step()[0] == {"clip": 2.0, "lr": 0.5}
 
 
 SCRIPT = """
@@ -104,6 +134,15 @@ def test_a_bound_that_the_script_states_and_nothing_keeps(norm, loss, clips, fai
             made.event("clip", step, max_norm=1.0, norm_type=2.0, tensors=3, how="norm", late=False, norm=2.0)
     found = [each for each in judged(Clip, made).violations if "the script has max_grad_norm" in each.symptom]
     assert [each.cause for each in found] == (["grad-clip-not-applied"] if fails else [])
+
+
+def test_whoever_makes_gradients_smaller_himself_is_believed():
+    made = Made()
+    made.event("stated", 0, source="script", values={"max_grad_norm": 1.0})
+    for step in range(6):
+        made.step(step, loss=40.0 if step == 4 else 1.0, norm=500.0 if step == 3 else 2.0)
+        made.event("applied", step, optimizer=0, coefficient=0.5, before=2.0, after=1.0, blocks=[])
+    assert not [each for each in judged(Clip, made).violations if "the script has max_grad_norm" in each.symptom]
 
 
 @pytest.mark.parametrize(

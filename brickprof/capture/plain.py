@@ -7,7 +7,6 @@ long texts are left out; nothing is called, and no attribute is looked up on an 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +16,10 @@ _MOST, _DEEPEST, _LONGEST = 128, 3, 64
 
 
 def is_settings(value: Any) -> bool:
-    kind = type(value)
-    return dataclasses.is_dataclass(kind) or issubclass(kind, (SimpleNamespace, argparse.Namespace))
+    kinds = type(value).__mro__
+    if SimpleNamespace in kinds or argparse.Namespace in kinds:
+        return True
+    return any("__dataclass_fields__" in vars(kind) for kind in kinds)
 
 
 def settings(value: Any) -> dict[str, Any]:
@@ -39,5 +40,13 @@ def _take(value: Any, prefix: str, found: dict[str, Any], depth: int) -> None:
 
 
 def _items(value: Any) -> list[tuple[Any, Any]]:
-    held = value if type(value) is dict else getattr(value, "__dict__", None)
-    return list(held.items()) if type(held) is dict else []
+    return list((value if type(value) is dict else own(value)).items())
+
+
+def own(value: Any) -> dict[Any, Any]:
+    """The attributes that ``value`` itself holds, whatever its class would answer."""
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return held if type(held) is dict else {}

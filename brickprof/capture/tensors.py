@@ -126,10 +126,10 @@ def sample(tensor: Tensor) -> Tensor:
 def strided(tensor: Tensor, most: int) -> Tensor:
     """Up to ``most`` elements at a fixed stride, which is not in step with the last dimension: of rows that begin
     alike, other columns are seen too."""
-    numel, width = tensor.numel(), tensor.shape[-1] if tensor.dim() > 1 else 1
+    numel = tensor.numel()
     if not tensor.is_contiguous():
         tensor = tensor.t() if tensor.dim() == 2 and tensor.t().is_contiguous() else tensor.reshape(-1)
-    stride = max(1, numel // most)
+    stride, width = max(1, numel // most), tensor.shape[-1] if tensor.dim() > 1 else 1
     while math.gcd(stride, width) > 1:
         stride -= 1
     return tensor.as_strided((min(most, numel),), (stride,), tensor.storage_offset())

@@ -26,6 +26,8 @@ _SOON = 10
 _EARLY = 16
 _ABOVE = 1.1
 _ORDINARY_REACH = 300.0
+_KNOWN_KINDS = ("sgd", "adam", "rmsprop", "lion")
+"""Others (Adadelta, L-BFGS, methods that find their own step) have rates of 1."""
 _FAR_OUT, _REWRITTEN, _ROSE = 10.0, 0.5, 1.2
 """A rate out of all use, an update that rewrites the weights, and a loss that rose: three that together prove it."""
 _ORDINARY = {"sgd": 0.3, "": 0.01}
@@ -79,7 +81,9 @@ def _out_of_use(story: Story, rank: int) -> float:
     """How many times the largest rate in common use the rate of the first update is; 0 where that is not known."""
     rates, created = story.rates(rank).finite(), story.first("optimizer_created", rank)
     cls = str(created.fields.get("cls", "")) if created is not None else ""
-    return float(rates.values[0]) / _ORDINARY["sgd" if cls.lower() == "sgd" else ""] if len(rates) and cls else 0.0
+    if not len(rates) or not any(kind in cls.lower() for kind in _KNOWN_KINDS):
+        return 0.0
+    return float(rates.values[0]) / _ORDINARY["sgd" if cls.lower() == "sgd" else ""]
 
 
 def ordinary_rate(story: Story, rank: int) -> str:

@@ -171,7 +171,7 @@ def declared_bound(story: Story) -> Declared | None:
     """The bound on the gradient norm that a configuration file or the command line asks for."""
     found: list[Declared] = []
     for key, (value, evidence) in story.declared.items():
-        name = re.sub(r"[^a-z0-9]+", "_", key.lower().rpartition(".")[2]).strip("_")
+        name = _last_word(key)
         sure, plain = bool(_GRADIENT_CLIP.search(name)), bool(_PLAIN_CLIP.match(name))
         if not (sure or plain) or _BY_VALUE.search(name) or _HOW.search(name):
             continue
@@ -181,9 +181,13 @@ def declared_bound(story: Story) -> Declared | None:
     return min(found, key=lambda each: each.plain, default=None)
 
 
+def _last_word(key: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", key.lower().rpartition(".")[2]).strip("_")
+
+
 def is_bound(key: str) -> bool:
     """Whether ``key`` surely speaks of a bound on the gradient norm."""
-    name = re.sub(r"[^a-z0-9]+", "_", key.lower().rpartition(".")[2]).strip("_")
+    name = _last_word(key)
     return bool(_GRADIENT_CLIP.search(name)) and not _BY_VALUE.search(name) and not _HOW.search(name)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Excluded, Severity, Verdict, Violation
-from brickprof.rules import curves, declared, divergence, outcomes, progress, wording
+from brickprof.rules import curves, declared, divergence, freezing, outcomes, progress, wording
 from brickprof.rules.names import number
 from brickprof.rules.story import Grid, Story
 
@@ -104,7 +104,12 @@ def _crawls(story: Story, rank: int, contract: Contract) -> Violation | None:
         return None
     way, rate = float(np.mean(moves.shares)) * updates, float(rates.values.max())
     plain = any(one.cls in ("SGD", "ASGD") for one in declared.optimizers(story, rank))
-    if plain or way >= contract.threshold("way") or rate >= contract.threshold("low_rate"):
+    if (
+        plain
+        or freezing.loaded(story, rank)
+        or way >= contract.threshold("way")
+        or rate >= contract.threshold("low_rate")
+    ):
         return None
     falling = curves.slope(losses.values[len(losses) // 2 :]) < -3
     if not declared.over(story, rank) or not falling or not _knew_nothing(story, rank, float(losses.values[0])):

@@ -157,16 +157,19 @@ def _after_a_leap(story: Story, curve: Curve, contract: Contract) -> Violation |
         level, size = float(np.median(before)), max(curves.spread(before), 0.05 * abs(float(np.median(before))))
         high = np.flatnonzero(after > max(_MANY * level, level + contract.threshold("deviations") * size))
         if len(high):
-            return _leapt(curve, rates, leap, (begin + int(high[0]), level, float(after.max())))
+            place = begin + int(high[0])
+            calm = np.flatnonzero(curve.values[place + 1 :] <= level + 4 * size)
+            jump = Jump(place, level, float(after.max()), int(calm[0]) + 1 if len(calm) else None)
+            return _leapt(curve, rates, leap, jump)
     return None
 
 
-def _leapt(curve: Curve, rates: Track, leap: int, jump: tuple[int, float, float]) -> Violation:
-    place, level, peak = jump
+def _leapt(curve: Curve, rates: Track, leap: int, jump: Jump) -> Violation:
+    place, level, peak = jump.place, jump.before, jump.peak
     step, proof = curve.step(place), (rates.evidence(leap), *curve.track.evidences((max(0, place - 1), place)))
     symptom = f"loss jumped from {level:.4g} to {peak:.4g} right after step {int(rates.steps[leap]):,}"
-    details = {"question": "Why did the loss jump?", "recovered": False, "jump": place, "times": 1, "steps": [step],
-               "before": level, "peak": peak, "at": step, "block": 0, "back": None}  # fmt: skip
+    details = {"question": "Why did the loss jump?", "recovered": jump.back is not None, "jump": place, "times": 1,
+               "steps": [step], "before": level, "peak": peak, "at": step, "block": 0, "back": jump.back}  # fmt: skip
     return Violation(CONTRACT, "spike", Severity.WARNING, symptom, step, step, "loss", "step", curve.track.rank, proof,
                      details)  # fmt: skip
 

@@ -19,6 +19,7 @@ from brickprof.rules.story import Story
 
 CLIP, CONFIG = "C-CLIP-001", "C-CONFIG-001"
 _EXPLODED, _LOST = 100.0, 10.0
+_UNTOUCHED = 0.99
 _DROPOUT = re.compile(r"(^|[._])(dropout|dropout_(rate|prob|p)|drop_(rate|prob)|p_drop(out)?)$", re.IGNORECASE)
 
 
@@ -45,6 +46,9 @@ def never_clipped(story: Story, rank: int) -> Violation | None:
     stated, norms, losses = bound(story, rank), story.norms(rank).finite(), story.losses(rank)
     if stated is None or story.events("clip", rank) or not len(norms) or len(losses) < 3:
         return None
+    kept = [number(event.fields.get("coefficient")) for event in story.events("applied", rank)]
+    if any(share is not None and share < _UNTOUCHED for share in kept):
+        return None  # somebody makes gradients smaller, in code of his own
     peak, finite = int(np.argmax(norms.values)), losses.finite()
     lost = len(finite) < len(losses) or float(finite.values.max()) >= _LOST * float(finite.values[0]) > 0
     if float(norms.values[peak]) < _EXPLODED * stated.value or not lost:

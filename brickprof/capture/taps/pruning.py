@@ -47,6 +47,8 @@ def _tell(how: str, module: Any, name: str) -> None:
     if kept.is_cpu:
         hub.fact("pruned", fields | {"zeros": mask.numel() - int(kept)})
     elif hub.sessions:
-        hub.sessions[0].readback.read(
-            kept, lambda host: hub.fact("pruned", fields | {"zeros": mask.numel() - int(host)})
+        session, step, numel = hub.sessions[0], hub.sessions[0].step, mask.numel()
+        session.readback.read(
+            kept,
+            lambda host: session.fact("pruned", fields | {"zeros": numel - int(host)}, step=step, always=True),
         )

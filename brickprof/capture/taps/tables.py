@@ -55,6 +55,8 @@ def _noise(weight: torch.Tensor) -> bool:
     if not on_host(weight) or weight.shape[0] < _FEWEST_ROWS or weight.dtype not in (torch.float32, torch.float64):
         return False
     rows = weight[:: max(1, weight.shape[0] // _ROWS), :_COLUMNS][:_ROWS].double()
+    if float((rows == 0).double().mean()) > 0.5:
+        return False  # rows of ones and zeros are a code, not noise
     count, width = rows.shape
     moment = rows.t() @ rows
     direction = torch.ones(width, dtype=torch.float64)

@@ -187,7 +187,8 @@ def _narrow_products(origin: Anomaly, cause: Hypothesis, violation: Violation, c
     spoilt = [item for item in told.fields.get("nonfinite") or () if isinstance(item, dict)]
     partly = [item for item in spoilt if not item.get("nan") and 0 < whole(item.get("inf")) < whole(item.get("numel"))]
     places = {whole(item.get("tensor")) for item in partly}
-    first = min((tensor.number for tensor in case.story.names.tensors(origin.rank)), default=0)
+    trained = [tensor.number for tensor in case.story.names.tensors(origin.rank) if tensor.trainable]
+    first = min(trained, default=0)
     whole_behind = len(partly) >= 2 and min(places) > first and whole(told.fields.get("tensors")) > len(partly)
     if len(partly) != len(spoilt) or not whole_behind:
         return False
