@@ -53,6 +53,11 @@ class SizeCap:
     def fits(self, file: FrameFile, size: int) -> bool:
         return file.size + size <= self._hard[file.name]
 
+    @property
+    def busy(self) -> bool:
+        """Whether a file is being thinned and there is more to do."""
+        return self._running is not None
+
     def compact(self, anomalies: Collection[int], seconds: float | None = None) -> dict[str, int]:
         """Thins what is too long, for ``seconds`` or to the end; the records dropped, by file."""
         dropped: dict[str, int] = {}

@@ -6,8 +6,12 @@ lie on the slate (a file mapping) until they are written together.
 
                        event() ── encode ── os.write ──────────────────> events.jsonl
                        loss()  ── store ── slate.bin ─ 400 ms, as one ──> events.jsonl
-    training threads   span()  ── list.append ──┐
-                       sample() ─ list.append ──┴─ flush thread, 40 ms ─> spans.arrow, samples.arrow
+    training threads   sample() ─ list.append ──── flush thread, 40 ms ──> samples.arrow
+                       span()  ── list.append ──── flush thread, 400 ms ─> spans.arrow
+
+Spans wait longer than samples: a step of a second has its few spans far apart, and a frame of one row takes
+the thread as long as a frame of fifty. On a machine whose cores all train, that time is the training's, so
+the thread sleeps until a first sample comes or spans are due.
 
 Nothing here raises into the training. When the disk is full, or the process was forked, the journal goes
 silent: ``alive`` is False and ``stopped`` says why.
@@ -45,6 +49,7 @@ NOTABLE = frozenset(("anomaly", "exception", "activation", "weight"))
 _MOST_ANOMALIES = 32
 
 _TOGETHER_NS = 400_000_000  # losses are kept together for no longer than this
+_SPANS_WAIT = 10  # times as long as samples
 _PATIENCE = 5.0  # seconds that close() waits for a disk that does not answer
 _SLICE = 0.01  # seconds of thinning between two flushes
 _REPORT_SECONDS = 10.0
@@ -86,10 +91,10 @@ class Journal:
         self._flushing = threading.RLock()
         self._cap = SizeCap(max_bytes, self._events, self._spans, self._samples, self._writing)
         self._write_losses(left)
-        self._wake = threading.Event()
+        self._bell = _Bell()
         self._thread: threading.Thread | None = threading.Thread(
             target=_flush_until_closed,
-            args=(weakref.ref(self), self._wake, flush_seconds),
+            args=(weakref.ref(self), self._bell, flush_seconds),
             name="brickprof-journal",
             daemon=True,
         )
@@ -152,6 +157,8 @@ class Journal:
     def sample(self, row: Row) -> None:
         """Keeps one sample, in column order, for the next flush."""
         self._sample_rows.append(row)
+        if len(self._sample_rows) == 1:
+            self._bell.ring()
 
     def brick(self, brick: Brick) -> int:
         """The number of ``brick`` in this journal, from 1."""
@@ -249,7 +256,7 @@ class Journal:
         thread, self._thread = self._thread, None
         if thread is None:
             return False
-        self._wake.set()
+        self._bell.end()
         if thread is not threading.current_thread():
             thread.join(_PATIENCE)
         if self._flushing.acquire(timeout=_PATIENCE):
@@ -286,15 +293,42 @@ def _cut(rows: list[Row], column: int) -> Iterator[list[Row]]:
             part = []
 
 
-def _flush_until_closed(reference: weakref.ref[Journal], wake: threading.Event, seconds: float) -> None:
-    while not wake.wait(seconds):
+class _Bell:
+    """What wakes the flush thread before its time: a first sample, or the end."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._silent = threading.Lock()  # a bare one: waiting for an Event makes a lock each time
+        self._silent.acquire()
+
+    def ring(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it rings already
+            self._silent.release()
+
+    def end(self) -> None:
+        self.ended = True
+        self.ring()
+
+    def wait(self, seconds: float) -> None:
+        self._silent.acquire(timeout=seconds)
+
+
+def _flush_until_closed(reference: weakref.ref[Journal], bell: _Bell, seconds: float) -> None:
+    pause = seconds * _SPANS_WAIT
+    while True:
+        bell.wait(pause)
         journal = reference()
-        if journal is None:
+        if journal is not None and journal._sample_rows:
+            del journal
+            bell.wait(seconds)  # whatever comes with that first sample
+            journal = reference()
+        if bell.ended or journal is None:
             return
         try:
             journal._tick()
         except Exception:
             pass  # out of memory, say: nobody's terminal is ours, and the next tick tries again
+        pause = seconds if journal._cap.busy else seconds * _SPANS_WAIT
         del journal
 
 

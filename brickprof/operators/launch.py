@@ -1,0 +1,268 @@
+"""A Triton kernel as a brick: launched by keyword, its buffers measured first, its launches and binaries counted.
+
+Enters: a ``triton.jit`` function and, for every launch, its arguments by name. Leaves: the launch, a count of
+launches and of binaries (DIM-002), and a ``Launch`` for whoever listens.
+
+    op ── Kernel.launch(grid, reads/writes, **arguments) ── extents fit? ── triton ── device
+                                                              │ no            └── listener (name, shapes, bytes, flops)
+                                                              └── BufferTooSmall (C-BUFSIZE-001), nothing launched
+
+Arguments go by keyword only, so that M, N and K cannot be swapped (C-GEMMARGS-001). A kernel that cannot run
+raises ``CannotLaunch``; torch takes its place only inside ``fallback()`` or with BRICKPROF_KERNELS=torch, and each
+time it does, it is counted and told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from brickprof.errors import BrickprofError
+
+
+class CannotLaunch(BrickprofError):
+    """A kernel does not run on this device, or not on these arguments."""
+
+
+class WrongArgument(CannotLaunch, ValueError):
+    """An argument of an operation is not what it takes: which, what was expected, what was given."""
+
+    def __init__(self, operation: str, argument: str, expected: str, given: object) -> None:
+        super().__init__(f"{operation}: {argument} should be {expected}; given: {given}")
+
+
+class BufferTooSmall(CannotLaunch, ValueError):
+    """C-BUFSIZE-001: the kernel would reach past the end of a buffer."""
+
+
+class Launch(NamedTuple):
+    """One launch, as a listener hears of it."""
+
+    kernel: str
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, str]
+    bytes: int
+    flops: int
+
+
+class Listener(Protocol):
+    """Whoever records launches. ``begin`` returns a function to call when the launch was queued."""
+
+    def begin(self, launch: Launch) -> Callable[[], None] | None: ...
+
+    def fell_back(self, operation: str, reason: str) -> None: ...
+
+
+@dataclass
+class Counts:
+    launches: int = 0
+    binaries: int = 0
+
+
+_listener: Listener | None = None
+_kernels: dict[str, Kernel] = {}
+_fallbacks: dict[str, int] = {}
+_falling_back = os.environ.get("BRICKPROF_KERNELS", "") == "torch"
+
+
+def listen(listener: Listener | None) -> Listener | None:
+    """Tells ``listener`` of every launch from now on; returns the one before."""
+    global _listener
+    before, _listener = _listener, listener
+    return before
+
+
+def counts() -> dict[str, Counts]:
+    """Launches and binaries of every kernel of this process."""
+    return {name: Counts(kernel.launches, kernel.binaries) for name, kernel in _kernels.items()}
+
+
+def fallbacks() -> dict[str, int]:
+    """How often torch took an operation's place."""
+    return dict(_fallbacks)
+
+
+@contextlib.contextmanager
+def fallback(enabled: bool = True) -> Iterator[None]:
+    """Inside it, what no kernel can run here is computed by its torch reference; counted and told, never silent."""
+    global _falling_back
+    before, _falling_back = _falling_back, enabled
+    try:
+        yield
+    finally:
+        _falling_back = before
+
+
+@functools.cache
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, on a CPU."""
+    return any(kernel.interpreted for kernel in _kernels.values())
+
+
+def takes_torch(operation: str, tensor: Tensor) -> bool:
+    """Whether torch computes ``operation`` this time; CannotLaunch when nothing may."""
+    if tensor.is_cuda or interpreted():
+        return False
+    reason = f"{operation} runs on CUDA devices and was given a tensor on {tensor.device}"
+    if not _falling_back:
+        raise CannotLaunch(
+            f"{reason}; move it, or allow torch in its place: BRICKPROF_KERNELS=torch, "
+            "or `with brickprof.operators.launch.fallback():`"
+        )
+    _fallbacks[operation] = _fallbacks.get(operation, 0) + 1
+    if _listener is not None:
+        with contextlib.suppress(Exception):
+            _listener.fell_back(operation, reason)
+    return True
+
+
+def extent(tensor: Tensor) -> int:
+    """Elements from the first to behind the last that ``tensor`` addresses."""
+    if tensor.numel() == 0:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+class Kernel:
+    """One Triton function and all that is counted about it."""
+
+    def __init__(self, function: Any, name: str) -> None:
+        self.function = function
+        self.name = name
+        self.launches = 0
+        self.interpreted = type(function).__name__ == "InterpretedFunction"
+        _kernels[name] = self
+        interpreted.cache_clear()
+
+    @property
+    def binaries(self) -> int:
+        """How many variants were compiled and loaded, over all devices."""
+        caches = getattr(self.function, "device_caches", None) or {}
+        return sum(len(cache[0]) for cache in caches.values())
+
+    def launch(
+        self,
+        grid: tuple[int, ...],
+        *,
+        needs: Mapping[str, int] | None = None,
+        bytes_moved: int = 0,
+        flops: int = 0,
+        **arguments: Any,
+    ) -> Any:
+        """Queues the kernel and returns its binary. ``needs``: elements that it reaches into each buffer, checked
+        before the launch."""
+        for name, elements in (needs or {}).items():
+            self._fits(name, arguments[name], elements)
+        self.launches += 1
+        ended = None
+        if _listener is not None:
+            ended = self._told(arguments, bytes_moved, flops)
+        compiled = self.function[grid](**arguments)
+        if ended is not None:
+            with contextlib.suppress(Exception):
+                ended()
+        return compiled
+
+    def bind(self, grid: tuple[int, ...], **arguments: Any) -> Bound:
+        """The same launch again and again with few arguments changed; skips what Triton works out each time."""
+        return Bound(self, grid, arguments)
+
+    def _fits(self, name: str, tensor: Tensor, elements: int) -> None:
+        item = tensor.element_size()
+        room = tensor.untyped_storage().nbytes() // item - tensor.storage_offset()
+        if elements > room:
+            raise BufferTooSmall(
+                f"{self.name}: {name} holds {room} elements ({tuple(tensor.shape)}, {tensor.dtype}) "
+                f"and the kernel reaches {elements}; nothing was launched (C-BUFSIZE-001)"
+            )
+
+    def _told(self, arguments: Mapping[str, Any], bytes_moved: int, flops: int) -> Callable[[], None] | None:
+        tensors = {name: each for name, each in arguments.items() if isinstance(each, Tensor)}
+        launch = Launch(
+            self.name,
+            {name: tuple(each.shape) for name, each in tensors.items()},
+            {name: str(each.dtype).removeprefix("torch.") for name, each in tensors.items()},
+            bytes_moved,
+            flops,
+        )
+        try:
+            return _listener.begin(launch) if _listener is not None else None
+        except Exception:  # a listener is capture: it never breaks what it watches
+            return None
+
+
+class Bound:
+    """A launch whose sizes, types and constants are settled. Changed tensors must be aligned as the first were."""
+
+    def __init__(self, brick: Kernel, grid: tuple[int, ...], arguments: dict[str, Any]) -> None:
+        self._brick = brick
+        self._grid = grid
+        self._arguments = arguments
+        self._run: Any = None
+        self._values: list[Any] = []
+        self._places: dict[str, int] = {}
+
+    def launch(self, **changed: Any) -> None:
+        """Queues the kernel with ``changed`` in place of what was bound under these names."""
+        if self._run is None or _listener is not None:
+            self._first(changed)
+            return
+        self._brick.launches += 1
+        values = self._values.copy()
+        for name, value in changed.items():
+            values[self._places[name]] = value
+        self._run(*values)
+
+    def _first(self, changed: dict[str, Any]) -> None:
+        arguments = {**self._arguments, **changed}
+        compiled = self._brick.launch(self._grid, **arguments)
+        if compiled is None or self._run is not None:  # the interpreter compiles nothing
+            return
+        names = self._brick.function.arg_names
+        self._values = [arguments[name] for name in names]
+        self._places = {name: place for place, name in enumerate(names)}
+        self._run = compiled[(*self._grid, 1, 1)[:3]]
+
+
+def kernel(name: str) -> Callable[[Any], Kernel]:
+    """Above ``@triton.jit``: makes the function a brick called ``name``."""
+    return lambda function: Kernel(function, name)
+
+
+def multiprocessors(tensor: Tensor) -> int:
+    """How many programs of a persistent kernel are resident on the device of ``tensor``."""
+    if not tensor.is_cuda:
+        return 4
+    return _multiprocessors(tensor.device.index)
+
+
+@functools.cache
+def _multiprocessors(index: int) -> int:
+    return int(torch.cuda.get_device_properties(index).multi_processor_count)
+
+
+def wants(operation: str, argument: str, holds: bool, expected: str, given: object) -> None:
+    """Raises ``WrongArgument`` unless ``holds``."""
+    if not holds:
+        raise WrongArgument(operation, argument, expected, given)
+
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def floating(operation: str, **tensors: Tensor) -> torch.dtype:
+    """Checks that all are of one floating type and on one device; the type."""
+    first = next(iter(tensors.values()))
+    for name, tensor in tensors.items():
+        wants(operation, name, isinstance(tensor, Tensor), "a tensor", type(tensor).__name__)
+        wants(operation, name, tensor.dtype in FLOATS, "float32, bfloat16 or float16", tensor.dtype)
+        wants(operation, name, tensor.dtype == first.dtype, f"{first.dtype}, as the others are", tensor.dtype)
+        wants(operation, name, tensor.device == first.device, f"on {first.device}, as the others are", tensor.device)
+    return first.dtype

@@ -1,0 +1,378 @@
+"""What the gradients of a whole model are like: one launch over all tensors, one pass over their bytes.
+
+    nan, inf     how many
+    absmax       the largest finite |x|
+    l2           sqrt(sum x^2) over finite x, also at 1e35 and at 1e-30
+    mean         sum x / numel over finite x
+    zeros        the fraction that is exactly zero
+    checksum     of all bits, and of where they stand
+
+Enters: any number of tensors of one type on one device. Leaves: a table (tensors, 8) of float64 on that device; nobody waits.
+
+A table of addresses on the device says where each tensor lies; it is made once and kept for as long as the addresses
+stay. Each program takes a chunk of one tensor and walks it with all sums in registers. Squares are summed as they are:
+only when a chunk turns out to hold something not finite, or so large or small that squares would leave fp32, is it
+walked again, scaled by a power of two, to count and sum with care. A second, tiny launch adds the chunks of each tensor
+in their order, in float64.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from brickprof.operators.launch import FLOATS, Bound, kernel, takes_torch, wants
+
+NAMES = ("nan", "inf", "absmax", "l2", "mean", "zeros", "checksum", "numel")
+BLOCK, ROUNDS = 1024, 32
+"""Words of 32 bits that a program takes at a time, and how many times."""
+WARPS = 4
+_PRIME = 16777619
+_KIND = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+_LARGE = tl.constexpr(2.0**50)
+_TINY = tl.constexpr(2.0**-50)
+
+
+@triton.jit
+def _word(base, at, left, KIND: tl.constexpr, WHOLE: tl.constexpr):
+    """32 bits: one fp32, or two neighbours of 16 bits; what lies behind the end is zero."""
+    if WHOLE:
+        return tl.load(base.to(tl.pointer_type(tl.int32)) + at)
+    if KIND == "fp32":
+        return tl.load(base + at, mask=at < left, other=0)
+    low = tl.load(base + 2 * at, mask=2 * at < left, other=0).to(tl.int32)
+    high = tl.load(base + 2 * at + 1, mask=2 * at + 1 < left, other=0).to(tl.int32)
+    return (low & 0xFFFF) | (high << 16)
+
+
+@triton.jit
+def _numbers(word, KIND: tl.constexpr):
+    """The fp32 values in a word; one that holds a single value gives zero as the other."""
+    if KIND == "bf16":
+        return (word << 16).to(tl.float32, bitcast=True), (word & -65536).to(tl.float32, bitcast=True)
+    elif KIND == "fp16":
+        low, high = (word & 0xFFFF).to(tl.int16), (word >> 16).to(tl.int16)
+        return low.to(tl.float16, bitcast=True).to(tl.float32), high.to(tl.float16, bitcast=True).to(tl.float32)
+    else:
+        return word.to(tl.float32, bitcast=True), tl.zeros_like(word).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _walk(
+    base, left, KIND: tl.constexpr, BLOCK: tl.constexpr, ROUNDS: tl.constexpr, WHOLE: tl.constexpr,
+    PRIME: tl.constexpr,
+):  # fmt: skip
+    at = tl.arange(0, BLOCK)
+    most = tl.zeros((BLOCK,), tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
+    square = tl.zeros((BLOCK,), tl.float32)
+    nonzero = tl.zeros((BLOCK,), tl.int32)
+    mixed = tl.zeros((BLOCK,), tl.int32)
+    for turn in tl.range(0, ROUNDS):
+        word = _word(base, turn * BLOCK + at, left, KIND, WHOLE)
+        mixed = mixed * PRIME + word
+        one, two = _numbers(word, KIND)
+        most = tl.maximum(most, tl.abs(one))
+        nonzero += (one != 0.0).to(tl.int32)
+        total += one
+        square += one * one
+        if KIND != "fp32":
+            most = tl.maximum(most, tl.abs(two))
+            nonzero += (two != 0.0).to(tl.int32)
+            total += two
+            square += two * two
+    return tl.max(most, 0), tl.sum(total, 0), tl.sum(square, 0), tl.sum(nonzero, 0), tl.sum(mixed * (2 * at + 1), 0)
+
+
+@triton.jit
+def _bare(value):
+    return value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def _highest(base, left, KIND: tl.constexpr, BLOCK: tl.constexpr, ROUNDS: tl.constexpr):
+    """The largest finite size in a chunk."""
+    at = tl.arange(0, BLOCK)
+    top = tl.zeros((BLOCK,), tl.int32)
+    for turn in tl.range(0, ROUNDS):
+        one, two = _numbers(_word(base, turn * BLOCK + at, left, KIND, False), KIND)
+        top = tl.maximum(top, tl.where(_bare(one) < 0x7F800000, _bare(one), 0))
+        top = tl.maximum(top, tl.where(_bare(two) < 0x7F800000, _bare(two), 0))
+    return tl.max(top, 0).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _with_care(nan, inf, total, square, value, scale):
+    bare = _bare(value)
+    value = tl.where(bare < 0x7F800000, value, 0.0) * scale
+    nan += (bare > 0x7F800000).to(tl.int32)
+    inf += (bare == 0x7F800000).to(tl.int32)
+    return nan, inf, total + value, square + value * value
+
+
+@triton.jit
+def _again(base, left, scale, KIND: tl.constexpr, BLOCK: tl.constexpr, ROUNDS: tl.constexpr):
+    """What is not finite is counted and left out, the rest is scaled."""
+    at = tl.arange(0, BLOCK)
+    nan, inf = tl.zeros((BLOCK,), tl.int32), tl.zeros((BLOCK,), tl.int32)
+    total, square = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+    for turn in tl.range(0, ROUNDS):
+        one, two = _numbers(_word(base, turn * BLOCK + at, left, KIND, False), KIND)
+        nan, inf, total, square = _with_care(nan, inf, total, square, one, scale)
+        nan, inf, total, square = _with_care(nan, inf, total, square, two, scale)
+    return tl.sum(nan, 0), tl.sum(inf, 0), tl.sum(total, 0), tl.sum(square, 0)
+
+
+@kernel("statistics.chunks")
+@triton.jit
+def _chunks(
+    addresses, numels, owners, starts, sums, counts,
+    KIND: tl.constexpr, BLOCK: tl.constexpr, ROUNDS: tl.constexpr, PRIME: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    chunk = tl.program_id(0)
+    owner, start = tl.load(owners + chunk), tl.load(starts + chunk)
+    left = tl.load(numels + owner) - start
+    address = tl.load(addresses + owner)
+    if KIND == "fp32":
+        room = BLOCK * ROUNDS
+        base = (address + 4 * start).to(tl.pointer_type(tl.int32))
+    else:
+        room = 2 * BLOCK * ROUNDS
+        base = (address + 2 * start).to(tl.pointer_type(tl.int16))
+    if ALIGNED and left >= room:
+        base = tl.multiple_of(base, 16)
+        most, total, square, nonzero, mixed = _walk(base, left, KIND, BLOCK, ROUNDS, True, PRIME)
+    else:
+        most, total, square, nonzero, mixed = _walk(base, left, KIND, BLOCK, ROUNDS, False, PRIME)
+    nan, inf, scale = 0, 0, 1.0
+    plain = (square < _LARGE * _LARGE) & ((most > _TINY) | (nonzero == 0))
+    if not plain:  # NaN compares false, so it comes here too
+        most = _highest(base, left, KIND, BLOCK, ROUNDS)
+        if most > _LARGE:
+            scale = 2.0**-80
+        elif most < _TINY:
+            scale = 2.0**80
+        nan, inf, total, square = _again(base, left, scale, KIND, BLOCK, ROUNDS)
+    place = sums + chunk * 4
+    tl.store(place, most)
+    tl.store(place + 1, total)
+    tl.store(place + 2, square)
+    tl.store(place + 3, scale)
+    place = counts + chunk * 4
+    tl.store(place, nan)
+    tl.store(place + 1, inf)
+    tl.store(place + 2, nonzero)
+    tl.store(place + 3, mixed)
+
+
+@kernel("statistics.tensors")
+@triton.jit
+def _tensors(sums, counts, firsts, numels, out, WIDTH: tl.constexpr):
+    tensor = tl.program_id(0)
+    begin, end = tl.load(firsts + tensor), tl.load(firsts + tensor + 1)
+    lane = tl.arange(0, WIDTH)
+    most = tl.zeros((WIDTH,), tl.float32)
+    total, square = tl.zeros((WIDTH,), tl.float64), tl.zeros((WIDTH,), tl.float64)
+    nan, inf = tl.zeros((WIDTH,), tl.int64), tl.zeros((WIDTH,), tl.int64)
+    nonzero, mixed = tl.zeros((WIDTH,), tl.int64), tl.zeros((WIDTH,), tl.int32)
+    for first in tl.range(begin, end, WIDTH):
+        chunk = first + lane
+        inside = chunk < end
+        scale = tl.load(sums + chunk * 4 + 3, mask=inside, other=1.0).to(tl.float64)
+        most = tl.maximum(most, tl.load(sums + chunk * 4, mask=inside, other=0.0))
+        total += tl.load(sums + chunk * 4 + 1, mask=inside, other=0.0).to(tl.float64) / scale
+        square += tl.load(sums + chunk * 4 + 2, mask=inside, other=0.0).to(tl.float64) / (scale * scale)
+        nan += tl.load(counts + chunk * 4, mask=inside, other=0).to(tl.int64)
+        inf += tl.load(counts + chunk * 4 + 1, mask=inside, other=0).to(tl.int64)
+        nonzero += tl.load(counts + chunk * 4 + 2, mask=inside, other=0).to(tl.int64)
+        mixed += tl.load(counts + chunk * 4 + 3, mask=inside, other=0) * (2 * (chunk - begin) + 1)
+    numel = tl.load(numels + tensor).to(tl.float64)
+    place = out + tensor * 8
+    tl.store(place, tl.sum(nan, 0).to(tl.float64))
+    tl.store(place + 1, tl.sum(inf, 0).to(tl.float64))
+    tl.store(place + 2, tl.max(most, 0).to(tl.float64))
+    tl.store(place + 3, tl.sqrt(tl.sum(square, 0)))
+    tl.store(place + 4, tl.sum(total, 0) / numel)
+    tl.store(place + 5, 1.0 - tl.sum(nonzero, 0).to(tl.float64) / numel)
+    tl.store(place + 6, tl.sum(mixed, 0).to(tl.uint32).to(tl.float64))
+    tl.store(place + 7, numel)
+
+
+@kernel("statistics.sample")
+@triton.jit
+def _sample(addresses, numels, out, KIND: tl.constexpr, COUNT: tl.constexpr):
+    """COUNT values of each tensor, evenly spread; the last ones NaN where a tensor holds fewer."""
+    tensor = tl.program_id(0)
+    numel = tl.load(numels + tensor)
+    lane = tl.arange(0, COUNT).to(tl.int64)
+    at = tl.where(numel <= COUNT, lane, lane * numel // COUNT)
+    if KIND == "fp32":
+        base = tl.load(addresses + tensor).to(tl.pointer_type(tl.float32))
+    elif KIND == "bf16":
+        base = tl.load(addresses + tensor).to(tl.pointer_type(tl.bfloat16))
+    else:
+        base = tl.load(addresses + tensor).to(tl.pointer_type(tl.float16))
+    value = tl.load(base + at, mask=at < numel, other=0.0).to(tl.float32)
+    tl.store(out + tensor * COUNT + lane, tl.where(at < numel, value, float("nan")))
+
+
+def chunk_of(dtype: torch.dtype) -> int:
+    """Elements a program takes."""
+    return BLOCK * ROUNDS * (1 if dtype == torch.float32 else 2)
+
+
+class _Layout(NamedTuple):
+    """Where the tensors lie and how they are cut, on the device; and the two launches, settled but for the output."""
+
+    addresses: Tensor
+    numels: Tensor
+    kind: str
+    chunks: Bound
+    tensors: Bound
+
+
+class Statistics:
+    """The statistics of the same tensors again and again, such as all gradients of a model."""
+
+    def __init__(self) -> None:
+        self._pointers: list[int] = []
+        self._layout: _Layout | None = None
+
+    def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
+        """A table (tensors, 8), columns as in NAMES. Asks nothing of the device."""
+        layout = self._placed(tensors)
+        out = torch.empty((len(tensors), 8), dtype=torch.float64, device=tensors[0].device)
+        layout.chunks.launch()
+        layout.tensors.launch(out=out)
+        return out
+
+    def sample(self, tensors: Sequence[Tensor], count: int = 1024) -> Tensor:
+        """``count`` values of each tensor, evenly spread, as fp32 (tensors, count)."""
+        wants("statistics", "count", count & (count - 1) == 0 and count > 0, "a power of two", count)
+        layout = self._placed(tensors)
+        out = torch.empty((len(tensors), count), dtype=torch.float32, device=tensors[0].device)
+        _sample.launch(
+            (len(tensors),), addresses=layout.addresses, numels=layout.numels, out=out, KIND=layout.kind, COUNT=count,
+            num_warps=4,
+        )  # fmt: skip
+        return out
+
+    def _placed(self, tensors: Sequence[Tensor]) -> _Layout:
+        pointers = [tensor.data_ptr() for tensor in tensors]
+        if self._layout is None or pointers != self._pointers:
+            self._layout, self._pointers = _layout(tensors, pointers), pointers
+        return self._layout
+
+
+def _layout(tensors: Sequence[Tensor], pointers: list[int]) -> _Layout:
+    _checked(tensors)
+    device, kind, chunk = tensors[0].device, _KIND[tensors[0].dtype], chunk_of(tensors[0].dtype)
+    counts = [tensor.numel() for tensor in tensors]
+    parts = [triton.cdiv(numel, chunk) for numel in counts]
+
+    def put(values: Sequence[int], dtype: torch.dtype) -> Tensor:
+        return torch.tensor(values, dtype=dtype).to(device)
+
+    addresses, numels = put(pointers, torch.int64), put(counts, torch.int64)
+    sums = torch.empty((sum(parts), 4), dtype=torch.float32, device=device)
+    marks = torch.empty((sum(parts), 4), dtype=torch.int32, device=device)
+    chunks = _chunks.bind(
+        (sum(parts),), addresses=addresses, numels=numels, sums=sums, counts=marks,
+        owners=put([i for i, part in enumerate(parts) for _ in range(part)], torch.int32),
+        starts=put([start for numel in counts for start in range(0, numel, chunk)], torch.int64),
+        KIND=kind, BLOCK=BLOCK, ROUNDS=ROUNDS, PRIME=_PRIME, ALIGNED=all(at % 16 == 0 for at in pointers),
+        num_warps=WARPS,
+    )  # fmt: skip
+    together = _tensors.bind(
+        (len(tensors),), sums=sums, counts=marks, numels=numels,
+        firsts=put([0, *itertools.accumulate(parts)], torch.int32), WIDTH=128, num_warps=4,
+    )  # fmt: skip
+    return _Layout(addresses, numels, kind, chunks, together)
+
+
+def _checked(tensors: Sequence[Tensor]) -> None:
+    wants("statistics", "tensors", len(tensors) > 0, "at least one tensor", len(tensors))
+    first = tensors[0]
+    for number, tensor in enumerate(tensors):
+        name = f"tensors[{number}]"
+        wants("statistics", name, tensor.dtype in FLOATS, "float32, bfloat16 or float16", tensor.dtype)
+        wants("statistics", name, tensor.dtype == first.dtype, f"{first.dtype}, as the first", tensor.dtype)
+        wants("statistics", name, tensor.device == first.device, f"on {first.device}", tensor.device)
+        wants("statistics", name, _dense(tensor), "dense (no gaps between elements)", tensor.stride())
+        wants("statistics", name, tensor.numel() > 0, "not empty", tuple(tensor.shape))
+
+
+def _dense(tensor: Tensor) -> bool:
+    """Whether its elements fill one stretch of memory, in whatever order."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def statistics(tensors: Sequence[Tensor]) -> Tensor:
+    """Once, for any tensors."""
+    if tensors and takes_torch("statistics", tensors[0]):
+        return reference(tensors)
+    return Statistics()(tensors)
+
+
+def reference(tensors: Sequence[Tensor]) -> Tensor:
+    """The same table in plain torch, slowly."""
+    return torch.stack([_of_one(tensor) for tensor in tensors])
+
+
+def _of_one(tensor: Tensor) -> Tensor:
+    values = tensor.detach().double().reshape(-1)
+    finite = values[torch.isfinite(values)]
+    zero = values.new_zeros(())
+    return torch.stack(
+        [
+            torch.isnan(values).sum().double(), torch.isinf(values).sum().double(),
+            finite.abs().max() if finite.numel() else zero, finite.square().sum().sqrt(),
+            finite.sum() / values.numel(), (values == 0).double().mean(), _checksum(tensor),
+            zero + values.numel(),
+        ]
+    )  # fmt: skip
+
+
+def _checksum(tensor: Tensor) -> Tensor:
+    """sum over chunks of (2c+1) sum over lanes of (2l+1) sum over rounds of word PRIME^(ROUNDS-1-r), modulo 2^32."""
+    bits = torch.int32 if tensor.dtype == torch.float32 else torch.int16
+    words = tensor.detach().contiguous().reshape(-1).view(bits).cpu().long()
+    words = words & (0xFFFFFFFF if bits == torch.int32 else 0xFFFF)
+    padded = torch.zeros(triton.cdiv(len(words), chunk_of(tensor.dtype)) * chunk_of(tensor.dtype), dtype=torch.int64)
+    padded[: len(words)] = words
+    if bits == torch.int16:
+        padded = padded[::2] | (padded[1::2] << 16)
+    rounds = padded.view(-1, ROUNDS, BLOCK)
+    mixed = torch.zeros_like(rounds[:, 0])
+    for turn in range(ROUNDS):
+        mixed = (mixed * _PRIME + rounds[:, turn]) & 0xFFFFFFFF
+    lanes = (mixed * (2 * torch.arange(BLOCK) + 1) & 0xFFFFFFFF).sum(1) & 0xFFFFFFFF
+    chunks = (lanes * (2 * torch.arange(len(lanes)) + 1) & 0xFFFFFFFF).sum() & 0xFFFFFFFF
+    return chunks.double().to(tensor.device)
+
+
+def sample_reference(tensors: Sequence[Tensor], count: int = 1024) -> Tensor:
+    out = torch.full((len(tensors), count), float("nan"), device=tensors[0].device)
+    for number, tensor in enumerate(tensors):
+        flat = tensor.detach().reshape(-1)
+        at = torch.arange(count, device=flat.device)
+        at = at[: len(flat)] if len(flat) <= count else at * len(flat) // count
+        out[number, : len(at)] = flat[at].float()
+    return out
+
+
+def as_dicts(table: Tensor) -> list[dict[str, Any]]:
+    """Rows by name; waits for the device."""
+    return [dict(zip(NAMES, row, strict=True)) for row in table.tolist()]
