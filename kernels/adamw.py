@@ -4,8 +4,8 @@
     m <- m + (1 - b1) (g - m),   v <- b2 v + (1 - b2) g^2
     theta <- theta - lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
 
-Enters: parameters and gradients in fp32, bf16 or fp16, moments in fp32 or the parameters' type, by a table of addresses on
-the device. Leaves: all of them updated in place. The arithmetic is fp32; a value is updated by itself.
+Enters: parameters and gradients in fp32, bf16 or fp16, moments in fp32 or the parameters' type, by a table of addresses
+on the device. Leaves: all of them updated in place. The arithmetic is fp32; a value is updated by itself.
 """
 
 from __future__ import annotations

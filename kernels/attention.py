@@ -8,8 +8,8 @@ The last query stands at the last key, so one operation serves a whole prompt (S
 keys of the chunks before it) and a single new token (S = 1) with a cache. Leaves: o, and the log-sum-exp of each row.
 
 Keys are walked from the first on, in blocks of one size, with a running maximum and sum. A block that a row may not see
-adds exact zeros, so a row's bits do not depend on which chunk it came in. The backward makes dk, dv in one kernel and dq in
-another, each program adding in a fixed order: no atomics, the same bits every run.
+adds exact zeros, so a row's bits do not depend on which chunk it came in. The backward makes dk, dv in one kernel and dq
+in another, each program adding in a fixed order: no atomics, the same bits every run.
 """
 
 from __future__ import annotations
@@ -211,13 +211,13 @@ def _dq(
     dq.store([head, first, 0], tl.reshape((total * shrink).to(dq.dtype), (1, BM, D)))
 
 
-def _blocks(d: int, dtype: torch.dtype, on_device: bool) -> dict[str, dict[str, int]]:
+def _blocks(d: int, dtype: torch.dtype, on_device: bool) -> dict[str, dict[str, Any]]:
     """Rows of queries and keys a program, by kernel. Keys in the forward by type and D only."""
     if not on_device:
         return {name: {"BM": 16, "BN": 16} for name in ("forward", "dkdv", "dq")}
     if dtype == torch.float32 or d > 128:
         small = {"BM": 32, "BN": 32, "num_warps": 4, "num_stages": 1}
-        return {name: small for name in ("forward", "dkdv", "dq")}
+        return dict.fromkeys(("forward", "dkdv", "dq"), small)
     return {
         "forward": {"BM": 64, "BN": KEYS, "num_warps": 4, "num_stages": 3},
         "dkdv": {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2},
@@ -296,7 +296,7 @@ class _Attention(torch.autograd.Function):
         return o
 
     @staticmethod
-    def backward(ctx: Any, do: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, do: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v, o, lse = ctx.saved_tensors
         return backward(q=q, k=k, v=v, o=o, lse=lse, do=do)
 
@@ -304,7 +304,7 @@ class _Attention(torch.autograd.Function):
 def attention(*, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Causal; the last query stands at the last key."""
     _checked(q, k, v)
-    return reference(q=q, k=k, v=v) if takes_torch("attention", q) else _Attention.apply(q, k, v)  # type: ignore[no-any-return,no-untyped-call]
+    return reference(q=q, k=k, v=v) if takes_torch("attention", q) else _Attention.apply(q, k, v)
 
 
 def _checked(q: Tensor, k: Tensor, v: Tensor) -> None:

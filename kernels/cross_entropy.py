@@ -8,8 +8,8 @@ One program a row walks the vocabulary from left to right in fixed blocks, keepi
 reduction is locked, whatever the number of rows. Rows at ``ignore_index`` give 0 and a zero gradient. A target outside
 the vocabulary gives NaN in its row: nothing is read out of bounds and no host waits to find out.
 
-``cross_entropy`` writes the gradient of the logits while the row is still in the cache; its backward only scales that by
-the upstream gradient, and a program that finds a one there returns at once. So it can be used for one backward.
+``cross_entropy`` writes the gradient of the logits while the row is still in the cache; its backward only scales that
+by the upstream gradient, and a program that finds a one there returns at once. So it can be used for one backward.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from brickprof.operators.launch import floating, kernel, takes_torch, wants
 from brickprof.operators.operator import Operator, Sizes
 
 IGNORE = -100
-BLOCK, WARPS = 4096, 8
+BLOCK, WARPS = 2048, 16
+LONG, LONG_BLOCK, LONG_WARPS = 65_536, 16_384, 32
+"""A longer vocabulary is read twice only from the cache if few rows are in flight, so that each takes a whole
+multiprocessor."""
 _ROWS = 4096
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
@@ -163,8 +166,10 @@ def _scale(dlogits, upstream, count, BLOCK: tl.constexpr, ROUNDS: tl.constexpr):
             tl.store(dlogits + at, (values * by).to(dlogits.dtype.element_ty), mask=at < count)
 
 
-def _cut(vocabulary: int) -> dict[str, int]:
-    """Blocks and warps; by the vocabulary alone, never by the rows."""
+def _cut(vocabulary: int, twice: bool = False) -> dict[str, int]:
+    """Blocks and warps; by the vocabulary and whether rows are read twice, never by the number of rows."""
+    if twice and vocabulary > LONG:
+        return {"BLOCK": LONG_BLOCK, "num_warps": LONG_WARPS}
     block = min(BLOCK, triton.next_power_of_2(vocabulary))
     return {"BLOCK": block, "num_warps": max(1, min(WARPS, block // 128))}
 
@@ -186,7 +191,7 @@ class _LogProb(torch.autograd.Function):
         return logprob
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         logits, target, lses = ctx.saved_tensors
         rows, vocabulary = logits.shape
         dlogits = logits.new_empty((rows, vocabulary))
@@ -214,14 +219,14 @@ class _CrossEntropy(torch.autograd.Function):
                 (rows,), needs={"targets": rows, "dlogits": rows * vocabulary},
                 bytes_moved=2 * logits.element_size() * rows * vocabulary, flops=8 * rows * vocabulary,
                 logits=logits, targets=target, losses=losses, dlogits=dlogits, share=share, vocabulary=vocabulary,
-                stride=logits.stride(0), ignore=ignore, **_cut(vocabulary),
+                stride=logits.stride(0), ignore=ignore, **_cut(vocabulary, twice=True),
             )  # fmt: skip
         _total.launch((1,), losses=losses, share=share, loss=loss, rows=rows, BLOCK=_ROWS, num_warps=8)
         ctx.dlogits = dlogits
         return loss
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
         if ctx.dlogits is None:
             raise RuntimeError("cross_entropy keeps its gradient for one backward; call it again for a second one")
         dlogits, ctx.dlogits = ctx.dlogits, None
@@ -239,7 +244,7 @@ def logprob(*, logits: Tensor, target: Tensor, ignore_index: int = IGNORE) -> Te
     logits = _checked("logprob", logits, target)
     if takes_torch("logprob", logits):
         return reference(logits=logits, target=target, ignore_index=ignore_index)
-    return _LogProb.apply(logits, target.contiguous(), ignore_index)  # type: ignore[no-any-return,no-untyped-call]
+    return _LogProb.apply(logits, target.contiguous(), ignore_index)
 
 
 def cross_entropy(*, logits: Tensor, target: Tensor, ignore_index: int = IGNORE, reduction: str = "mean") -> Tensor:
@@ -251,7 +256,7 @@ def cross_entropy(*, logits: Tensor, target: Tensor, ignore_index: int = IGNORE,
     if not (logits.requires_grad and torch.is_grad_enabled()):
         return _loss_alone(logits, target.contiguous(), ignore_index, reduction == "mean")
     mean = reduction == "mean"
-    return _CrossEntropy.apply(logits, target.contiguous(), ignore_index, mean)  # type: ignore[no-any-return,no-untyped-call]
+    return _CrossEntropy.apply(logits, target.contiguous(), ignore_index, mean)
 
 
 def _loss_alone(logits: Tensor, target: Tensor, ignore: int, mean: bool) -> Tensor:

@@ -21,8 +21,7 @@ from torch import Tensor
 from brickprof.operators.launch import floating, kernel, takes_torch, wants
 from brickprof.operators.operator import Operator, Sizes
 
-BLOCK = 2048
-WARPS = 8
+BLOCK = 1024
 _ROOT = tl.constexpr(0.7978845608028654)  # sqrt(2/pi)
 _CUBIC = tl.constexpr(0.044715)
 
@@ -41,14 +40,14 @@ def _tanh(x):
 def _load(x, at, inside, WHOLE: tl.constexpr):
     """Without a mask where a block is whole: a mask of unknown length forbids wide loads."""
     if WHOLE:
-        return tl.load(x + at, eviction_policy="evict_first").to(tl.float32)
+        return tl.load(x + at).to(tl.float32)
     return tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def _store(y, at, inside, value, WHOLE: tl.constexpr):
     if WHOLE:
-        tl.store(y + at, value.to(y.dtype.element_ty), eviction_policy="evict_first")
+        tl.store(y + at, value.to(y.dtype.element_ty))
     else:
         tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
 
@@ -63,11 +62,12 @@ def _gated(gate, up, y, at, inside, WHOLE: tl.constexpr):
 @kernel("swiglu.forward")
 @triton.jit(do_not_specialize=["count"])
 def _swiglu(gate, up, y, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    if (tl.program_id(0).to(tl.int64) + 1) * BLOCK <= count:
-        _gated(gate, up, y, at, at < count, True)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    at = tl.arange(0, BLOCK)
+    if start + BLOCK <= count:
+        _gated(gate + start, up + start, y + start, at, at < count - start, True)
     else:
-        _gated(gate, up, y, at, at < count, False)
+        _gated(gate + start, up + start, y + start, at, at < count - start, False)
 
 
 @triton.jit
@@ -83,11 +83,12 @@ def _ungated(dy, gate, up, dgate, dup, at, inside, WHOLE: tl.constexpr):
 @kernel("swiglu.backward")
 @triton.jit(do_not_specialize=["count"])
 def _swiglu_back(dy, gate, up, dgate, dup, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    if (tl.program_id(0).to(tl.int64) + 1) * BLOCK <= count:
-        _ungated(dy, gate, up, dgate, dup, at, at < count, True)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    at = tl.arange(0, BLOCK)
+    if start + BLOCK <= count:
+        _ungated(dy + start, gate + start, up + start, dgate + start, dup + start, at, at < count - start, True)
     else:
-        _ungated(dy, gate, up, dgate, dup, at, at < count, False)
+        _ungated(dy + start, gate + start, up + start, dgate + start, dup + start, at, at < count - start, False)
 
 
 @triton.jit
@@ -103,11 +104,12 @@ def _bent(x, y, at, inside, GELU: tl.constexpr, WHOLE: tl.constexpr):
 @kernel("unary.forward")
 @triton.jit(do_not_specialize=["count"])
 def _unary(x, y, count, GELU: tl.constexpr, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    if (tl.program_id(0).to(tl.int64) + 1) * BLOCK <= count:
-        _bent(x, y, at, at < count, GELU, True)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    at = tl.arange(0, BLOCK)
+    if start + BLOCK <= count:
+        _bent(x + start, y + start, at, at < count - start, GELU, True)
     else:
-        _bent(x, y, at, at < count, GELU, False)
+        _bent(x + start, y + start, at, at < count - start, GELU, False)
 
 
 @triton.jit
@@ -126,11 +128,12 @@ def _slope(dy, x, dx, at, inside, GELU: tl.constexpr, WHOLE: tl.constexpr):
 @kernel("unary.backward")
 @triton.jit(do_not_specialize=["count"])
 def _unary_back(dy, x, dx, count, GELU: tl.constexpr, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    if (tl.program_id(0).to(tl.int64) + 1) * BLOCK <= count:
-        _slope(dy, x, dx, at, at < count, GELU, True)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    at = tl.arange(0, BLOCK)
+    if start + BLOCK <= count:
+        _slope(dy + start, x + start, dx + start, at, at < count - start, GELU, True)
     else:
-        _slope(dy, x, dx, at, at < count, GELU, False)
+        _slope(dy + start, x + start, dx + start, at, at < count - start, GELU, False)
 
 
 def _run(brick: Any, tensors: dict[str, Tensor], **constants: Any) -> None:
@@ -140,7 +143,7 @@ def _run(brick: Any, tensors: dict[str, Tensor], **constants: Any) -> None:
         brick.launch(
             (triton.cdiv(count, BLOCK),), needs=dict.fromkeys(tensors, count),
             bytes_moved=first.element_size() * count * len(tensors), flops=8 * count,
-            **tensors, count=count, BLOCK=BLOCK, num_warps=WARPS, **constants,
+            **tensors, count=count, BLOCK=BLOCK, num_warps=8 if len(tensors) > 3 else 4, **constants,
         )  # fmt: skip
 
 
@@ -154,7 +157,7 @@ class _SwiGLU(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
         gate, up = ctx.saved_tensors
         dgate, dup = torch.empty_like(gate), torch.empty_like(up)
         _run(_swiglu_back, {"dy": dy.contiguous(), "gate": gate, "up": up, "dgate": dgate, "dup": dup})
@@ -172,7 +175,7 @@ class _Unary(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
         dx = torch.empty_like(x)
         _run(_unary_back, {"dy": dy.contiguous(), "x": x, "dx": dx}, GELU=ctx.is_gelu)
@@ -185,19 +188,19 @@ def swiglu(*, gate: Tensor, up: Tensor) -> Tensor:
     wants("swiglu", "up", up.shape == gate.shape, str(tuple(gate.shape)), tuple(up.shape))
     if takes_torch("swiglu", gate):
         return swiglu_reference(gate=gate, up=up)
-    return _SwiGLU.apply(gate, up)  # type: ignore[no-any-return,no-untyped-call]
+    return _SwiGLU.apply(gate, up)
 
 
 def silu(*, x: Tensor) -> Tensor:
     """x / (1 + exp(-x))."""
     floating("silu", x=x)
-    return silu_reference(x=x) if takes_torch("silu", x) else _Unary.apply(x, False)  # type: ignore[no-any-return,no-untyped-call]
+    return silu_reference(x=x) if takes_torch("silu", x) else _Unary.apply(x, False)
 
 
 def gelu(*, x: Tensor) -> Tensor:
     """The tanh approximation of x Phi(x)."""
     floating("gelu", x=x)
-    return gelu_reference(x=x) if takes_torch("gelu", x) else _Unary.apply(x, True)  # type: ignore[no-any-return,no-untyped-call]
+    return gelu_reference(x=x) if takes_torch("gelu", x) else _Unary.apply(x, True)
 
 
 def swiglu_reference(*, gate: Tensor, up: Tensor) -> Tensor:

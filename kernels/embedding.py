@@ -76,7 +76,7 @@ class _Embedding(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor]:
         (tokens,) = ctx.saved_tensors
         vocabulary, width = ctx.shape
         dtable = dy.new_zeros((vocabulary, width))
@@ -100,8 +100,8 @@ def embedding(*, tokens: Tensor, table: Tensor) -> Tensor:
     wants("embedding", "tokens", tokens.device == table.device, f"on {table.device}", tokens.device)
     if takes_torch("embedding", table):
         return reference(tokens=tokens, table=table)
-    flat = _Embedding.apply(tokens.reshape(-1).contiguous(), table.contiguous())  # type: ignore[no-untyped-call]
-    return flat.view(*tokens.shape, table.shape[1])  # type: ignore[no-any-return]
+    flat = _Embedding.apply(tokens.reshape(-1).contiguous(), table.contiguous())
+    return flat.view(*tokens.shape, table.shape[1])
 
 
 def reference(*, tokens: Tensor, table: Tensor) -> Tensor:

@@ -229,7 +229,7 @@ class _Gemm(torch.autograd.Function):
         return product(a=x, b=w.T)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, w = ctx.saved_tensors
         dx = dgrad(dy=dy, w=w) if ctx.needs_input_grad[0] else None
         dw = wgrad(dy=dy, x=x) if ctx.needs_input_grad[1] else None
@@ -244,7 +244,7 @@ def gemm(*, x: Tensor, w: Tensor) -> Tensor:
     if takes_torch("gemm", x):
         return reference(x=x, w=w)
     rows = x.reshape(-1, x.shape[-1])
-    return _Gemm.apply(rows, w).view(*x.shape[:-1], w.shape[0])  # type: ignore[no-any-return,no-untyped-call]
+    return _Gemm.apply(rows, w).view(*x.shape[:-1], w.shape[0])
 
 
 def reference(*, x: Tensor, w: Tensor) -> Tensor:

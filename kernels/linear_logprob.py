@@ -3,8 +3,8 @@
     logprob = logprob(x w^T, target)
 
 Enters: x (rows, K), the head's weight w (V, K), targets (rows). Leaves: fp32 log probabilities (rows). Rows are taken
-CHUNK at a time: their logits are made by the product of gemm.py, judged by the kernel of cross_entropy.py, and dropped; the
-backward makes them again. Both are row-invariant, so the result has the same bits as the two operations one after the
+CHUNK at a time: their logits are made by the product of gemm.py, judged by the kernel of cross_entropy.py, and dropped;
+the backward makes them again. Both are row-invariant, so the result has the same bits as the two operations one after the
 other. dw is added chunk by chunk in fp32, in order, and chunks are counted from the first row.
 """
 
@@ -32,7 +32,7 @@ class _LinearLogProb(torch.autograd.Function):
         return torch.cat(parts) if parts else x.new_empty(0, dtype=torch.float32)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, w, target = ctx.saved_tensors
         dx, dw = torch.empty_like(x), torch.zeros_like(w, dtype=torch.float32)
         for i in range(0, len(x), CHUNK):
@@ -59,7 +59,7 @@ def linear_logprob(*, x: Tensor, w: Tensor, target: Tensor, ignore_index: int = 
     wants("linear_logprob", "target", target.shape == x.shape[:1], f"({len(x)},)", tuple(target.shape))
     if takes_torch("linear_logprob", x):
         return reference(x=x, w=w, target=target, ignore_index=ignore_index)
-    return _LinearLogProb.apply(x, w, target, ignore_index)  # type: ignore[no-any-return,no-untyped-call]
+    return _LinearLogProb.apply(x, w, target, ignore_index)
 
 
 def reference(*, x: Tensor, w: Tensor, target: Tensor, ignore_index: int = cross_entropy.IGNORE) -> Tensor:

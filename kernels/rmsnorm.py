@@ -44,16 +44,16 @@ def _store(y, at, inside, value, EVEN: tl.constexpr):
 
 
 @kernel("rmsnorm.forward")
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _forward(
-    x, residual, w, y, h, scale, rows, width, eps,
+    x, residual, w, y, h, scale, width, eps,
     WIDTH: tl.constexpr, ADDS: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, WIDTH)
     inside = at < width
-    values = _load(x + row * width, at, inside, EVEN)
     weight = _load(w, at, inside, EVEN)
+    values = _load(x + row * width, at, inside, EVEN)
     if ADDS:
         values += _load(residual + row * width, at, inside, EVEN)
         _store(h + row * width, at, inside, values, EVEN)
@@ -124,7 +124,7 @@ class _RMSNorm(torch.autograd.Function):
             _forward.launch(
                 (rows,), needs={"x": rows * width, "w": width},
                 bytes_moved=x.element_size() * rows * width * (4 if adds else 2), flops=4 * rows * width,
-                x=x, residual=residual if adds else x, w=w, y=y, h=h, scale=scale, rows=rows, width=width, eps=eps,
+                x=x, residual=residual if adds else x, w=w, y=y, h=h, scale=scale, width=width, eps=eps,
                 WIDTH=whole, ADDS=adds, EVEN=whole == width, num_warps=_warps(width),
             )  # fmt: skip
         ctx.save_for_backward(h, w, scale)
@@ -132,7 +132,7 @@ class _RMSNorm(torch.autograd.Function):
         return (y, h) if adds else y
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, dres: Tensor | None = None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor, dres: Tensor | None = None) -> tuple[Tensor | None, ...]:
         h, w, scale = ctx.saved_tensors
         rows, width = h.shape
         g = g.contiguous()
@@ -164,7 +164,7 @@ def rmsnorm(*, x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
     if takes_torch("rmsnorm", x):
         return reference(x=x, weight=weight, eps=eps)
     rows = x.reshape(-1, x.shape[-1]).contiguous()
-    return _RMSNorm.apply(rows, None, weight, eps).view_as(x)  # type: ignore[no-any-return,no-untyped-call]
+    return _RMSNorm.apply(rows, None, weight, eps).view_as(x)
 
 
 def add_rmsnorm(*, x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-5) -> tuple[Tensor, Tensor]:
@@ -176,7 +176,7 @@ def add_rmsnorm(*, x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-
         h = x + residual
         return reference(x=h, weight=weight, eps=eps), h
     rows, more = (each.reshape(-1, x.shape[-1]).contiguous() for each in (x, residual))
-    y, h = _RMSNorm.apply(rows, more, weight, eps)  # type: ignore[no-untyped-call]
+    y, h = _RMSNorm.apply(rows, more, weight, eps)
     return y.view_as(x), h.view_as(x)
 
 

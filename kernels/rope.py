@@ -61,7 +61,7 @@ class _Rope(torch.autograd.Function):
         return _turned(x, cosine, sine, back=False)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
         return _turned(dy, *ctx.saved_tensors, back=True), None, None
 
 
@@ -75,7 +75,7 @@ def rope(*, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         wants("rope", name, each.dtype == torch.float32, "float32", each.dtype)
     if takes_torch("rope", x):
         return reference(x=x, cosine=cosine, sine=sine)
-    return _Rope.apply(x, cosine.contiguous(), sine.contiguous())  # type: ignore[no-any-return,no-untyped-call]
+    return _Rope.apply(x, cosine.contiguous(), sine.contiguous())
 
 
 def tables(*, length: int, channels: int, base: float = 10_000.0, device: Any = None) -> tuple[Tensor, Tensor]:

@@ -61,7 +61,7 @@ class _Softmax(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
         (y,) = ctx.saved_tensors
         dx = torch.empty_like(y)
         _rows(_backward, {"dy": dy.contiguous(), "y": y, "dx": dx}, y.shape[-1])
@@ -72,7 +72,7 @@ def softmax(*, x: Tensor) -> Tensor:
     """Along the last dimension."""
     floating("softmax", x=x)
     wants("softmax", "x", x.ndim >= 1 and x.shape[-1] <= 65_536, "rows of at most 65,536", tuple(x.shape))
-    return reference(x=x) if takes_torch("softmax", x) else _Softmax.apply(x)  # type: ignore[no-any-return,no-untyped-call]
+    return reference(x=x) if takes_torch("softmax", x) else _Softmax.apply(x)
 
 
 def reference(*, x: Tensor) -> Tensor:

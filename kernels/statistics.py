@@ -7,7 +7,7 @@
     zeros        the fraction that is exactly zero
     checksum     of all bits, and of where they stand
 
-Enters: any number of tensors of one type on one device. Leaves: a table (tensors, 8) of float64 on that device; nobody waits.
+Enters: any number of tensors of one type on one device. Leaves: a table (tensors, 8) of float64 there; nobody waits.
 
 A table of addresses on the device says where each tensor lies; it is made once and kept for as long as the addresses
 stay. Each program takes a chunk of one tensor and walks it with all sums in registers. Squares are summed as they are:
@@ -30,9 +30,9 @@ from torch import Tensor
 from brickprof.operators.launch import FLOATS, Bound, kernel, takes_torch, wants
 
 NAMES = ("nan", "inf", "absmax", "l2", "mean", "zeros", "checksum", "numel")
-BLOCK, ROUNDS = 1024, 32
+BLOCK, ROUNDS = 1024, 64
 """Words of 32 bits that a program takes at a time, and how many times."""
-WARPS = 4
+WARPS = 8
 _PRIME = 16777619
 _KIND = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 _LARGE = tl.constexpr(2.0**50)
@@ -87,7 +87,8 @@ def _walk(
             nonzero += (two != 0.0).to(tl.int32)
             total += two
             square += two * two
-    return tl.max(most, 0), tl.sum(total, 0), tl.sum(square, 0), tl.sum(nonzero, 0), tl.sum(mixed * (2 * at + 1), 0)
+    mixed = tl.sum((mixed * (2 * at + 1)).to(tl.int64), 0).to(tl.int32)
+    return tl.max(most, 0), tl.sum(total, 0), tl.sum(square, 0), tl.sum(nonzero, 0), mixed
 
 
 @triton.jit
@@ -200,7 +201,7 @@ def _tensors(sums, counts, firsts, numels, out, WIDTH: tl.constexpr):
     tl.store(place + 3, tl.sqrt(tl.sum(square, 0)))
     tl.store(place + 4, tl.sum(total, 0) / numel)
     tl.store(place + 5, 1.0 - tl.sum(nonzero, 0).to(tl.float64) / numel)
-    tl.store(place + 6, tl.sum(mixed, 0).to(tl.uint32).to(tl.float64))
+    tl.store(place + 6, (tl.sum(mixed.to(tl.int64), 0) & 0xFFFFFFFF).to(tl.float64))
     tl.store(place + 7, numel)
 
 
@@ -233,6 +234,7 @@ class _Layout(NamedTuple):
     addresses: Tensor
     numels: Tensor
     kind: str
+    shape: Tensor
     chunks: Bound
     tensors: Bound
 
@@ -247,7 +249,7 @@ class Statistics:
     def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
         """A table (tensors, 8), columns as in NAMES. Asks nothing of the device."""
         layout = self._placed(tensors)
-        out = torch.empty((len(tensors), 8), dtype=torch.float64, device=tensors[0].device)
+        out = torch.empty_like(layout.shape)
         layout.chunks.launch()
         layout.tensors.launch(out=out)
         return out
@@ -264,7 +266,7 @@ class Statistics:
         return out
 
     def _placed(self, tensors: Sequence[Tensor]) -> _Layout:
-        pointers = [tensor.data_ptr() for tensor in tensors]
+        pointers = list(map(Tensor.data_ptr, tensors))
         if self._layout is None or pointers != self._pointers:
             self._layout, self._pointers = _layout(tensors, pointers), pointers
         return self._layout
@@ -293,7 +295,8 @@ def _layout(tensors: Sequence[Tensor], pointers: list[int]) -> _Layout:
         (len(tensors),), sums=sums, counts=marks, numels=numels,
         firsts=put([0, *itertools.accumulate(parts)], torch.int32), WIDTH=128, num_warps=4,
     )  # fmt: skip
-    return _Layout(addresses, numels, kind, chunks, together)
+    shape = torch.empty((len(tensors), 8), dtype=torch.float64, device=device)
+    return _Layout(addresses, numels, kind, shape, chunks, together)
 
 
 def _checked(tensors: Sequence[Tensor]) -> None:

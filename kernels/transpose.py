@@ -1,8 +1,8 @@
 """y[b, j, i] = x[b, i, j]: a batched transpose that is written out.
 
 Enters: x (..., R, C) of any type of 1, 2, 4 or 8 bytes. Leaves: a contiguous (..., C, R). Bits are moved, never read
-as numbers, so NaN payloads and signed zeros arrive as they left. Tiles pass through shared memory so that both reads and
-writes are along rows.
+as numbers, so NaN payloads and signed zeros arrive as they left. Tiles pass through shared memory so that both reads
+and writes are along rows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Transpose(torch.autograd.Function):
         return _turned(x)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
         return _turned(dy)
 
 
@@ -66,7 +66,7 @@ def transpose(*, x: Tensor) -> Tensor:
     wants("transpose", "x", isinstance(x, Tensor) and x.ndim >= 2, "a tensor of two or more dimensions", x)
     wants("transpose", "x", x.element_size() in _AS, "of a type of 1, 2, 4 or 8 bytes", x.dtype)
     wants("transpose", "x", x.shape[:-2].numel() < 65_536, "at most 65,535 matrices", tuple(x.shape))
-    return reference(x=x) if takes_torch("transpose", x) else _Transpose.apply(x)  # type: ignore[no-any-return,no-untyped-call]
+    return reference(x=x) if takes_torch("transpose", x) else _Transpose.apply(x)
 
 
 def reference(*, x: Tensor) -> Tensor:

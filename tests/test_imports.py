@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "brickprof"
 
 BASE = {"bricks", "clock", "errors", "plugins", "pulse", "records", "settings", "text"}
 STORE = BASE | {"journal"}
-CAPTURE = STORE | {"capture", "kernels", "probes"}
+CAPTURE = STORE | {"capture", "kernels", "operators", "probes"}
 READ = STORE | {"logs", "run"}
 JUDGE = READ | {"contracts", "rules"}
 SHOW = JUDGE | {"diagnosis", "reports", "telemetry"}
@@ -23,7 +23,7 @@ SHOW = JUDGE | {"diagnosis", "reports", "telemetry"}
 MAY_IMPORT = {
     **dict.fromkeys(BASE, BASE),
     "journal": STORE,
-    **dict.fromkeys(("capture", "kernels", "probes"), CAPTURE),
+    **dict.fromkeys(("capture", "kernels", "operators", "probes"), CAPTURE),
     **dict.fromkeys(("logs", "run"), READ),
     **dict.fromkeys(("contracts", "rules"), JUDGE),
     "diagnosis": JUDGE | {"diagnosis"},
@@ -34,7 +34,7 @@ MAY_IMPORT = {
 NOT_IN_CAPTURE = frozenset({"opentelemetry", "pandas", "pyarrow", "rich", "typer"})
 NOT_IN_ANALYSIS = frozenset({"torch", "triton"})
 FOREIGN_REFUSED = {
-    **dict.fromkeys(BASE | {"capture", "kernels", "probes"}, NOT_IN_CAPTURE),
+    **dict.fromkeys(BASE | {"capture", "kernels", "operators", "probes"}, NOT_IN_CAPTURE),
     "journal": NOT_IN_CAPTURE - {"pyarrow"},
     **dict.fromkeys(SHOW - STORE | {"launch"}, NOT_IN_ANALYSIS),
 }

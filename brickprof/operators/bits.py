@@ -8,7 +8,7 @@ Equal means equal bytes: +0 is not -0, and a NaN is equal only to the same NaN.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -56,6 +56,12 @@ class Difference:
     """The largest error as a share of what is allowed there; 1 is the limit."""
     note: str = ""
 
+    def at_rows(self, rows: Tensor | None) -> Difference:
+        """The same, where the rows compared are these of a whole."""
+        if rows is None or self.first is None:
+            return self
+        return replace(self, first=replace(self.first, row=int(rows[self.first.row])))
+
 
 def portable(number: float) -> float | str:
     """Strict JSON has no NaN and no infinity: they are words, which ``float`` reads back."""
@@ -87,10 +93,7 @@ def within(gold: Tensor, given: Tensor, allowed: Tolerance) -> Difference:
     used = torch.where(agreed, torch.zeros_like(error), error / room).nan_to_num(nan=float("inf"))
     wild = int((~wide.isfinite() & truth.isfinite()).sum())
     note = f"{wild:,} values are NaN or infinite where the gold is finite" if wild else ""
-    return Difference(
-        difference.elements, difference.mismatches, difference.first, difference.max_error, difference.mean_error,
-        float(used.max()) if used.numel() else 0.0, note,
-    )  # fmt: skip
+    return replace(difference, share=float(used.max()) if used.numel() else 0.0, note=note)
 
 
 def _unlike(expected: Tensor, given: Tensor) -> Difference | None:

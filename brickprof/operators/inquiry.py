@@ -24,7 +24,7 @@ from brickprof.operators.judge import judge, replay
 from brickprof.operators.judgement import JUDGMENTS, Cell, Judgement, overall
 from brickprof.operators.links import LINKS
 from brickprof.operators.operator import Operator, Sizes, all_operators
-from brickprof.operators.problem import DTYPES, WORDS
+from brickprof.operators.problem import DTYPES, WORDS, Problem
 from brickprof.operators.subject import OWN
 from brickprof.operators.torch_candidates import CANDIDATES
 from brickprof.operators.transforms import TRANSFORMS
@@ -57,6 +57,8 @@ class Inquiry:
         chosen = _named(known, self.names, none_is_all=not self.chain)
         if self.candidate not in (OWN, candidates.TORCH) and len(chosen) != 1:
             raise UsageError("a candidate stands for one operation.", "Say for which, such as: --like rmsnorm")
+        if self.large and self.candidate == OWN and launch.interpreted():
+            raise UsageError("--large needs a GPU: in Triton's interpreter it would take days.", "Or give --sizes.")
         if self.reference and len(chosen) != 1:
             raise UsageError("a reference is that of one operation.", "Say of which, such as: --like rmsnorm")
         with warnings.catch_warnings():
@@ -141,13 +143,17 @@ def listed() -> list[dict[str, Any]]:
     """What can be judged, and at which sizes."""
     return [
         {
-            "operator": each.name, "chain": each.chain, "family": each.family,
+            "operator": each.name, "arguments": _arguments(each), "chain": each.chain, "family": each.family,
             "dtypes": [WORDS[dtype] for dtype in each.dtypes], "rows": list(each.rows),
             "gradients": list(each.differentiable), "sizes": [dict(sizes) for sizes in each.sizes],
             "large": [dict(sizes) for sizes in each.large], "torch": each.name in CANDIDATES,
         }
         for each in registered().values()
     ]  # fmt: skip
+
+
+def _arguments(operator: Operator) -> list[str]:
+    return list(Problem.make(operator, operator.sizes[0], "fp32", "cpu", 0).arguments)
 
 
 def document(

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from brickprof.operators.drift import Drift
+from brickprof.errors import NothingToJudge
+from brickprof.operators.drift import FORWARD, Drift
 from brickprof.operators.judgement import JUDGMENTS, Cell, Judgement, Tally
 from brickprof.operators.operator import Operator, Sizes
 from brickprof.operators.problem import WORDS, Function, Problem
 from brickprof.operators.subject import Subject, name_of
-from brickprof.operators.transforms import TRANSFORMS
+from brickprof.operators.transforms import TRANSFORMS, cases
 from brickprof.operators.trial import Tell, Trial
 
 
@@ -61,14 +62,33 @@ def replay(
     reference: Function | None = None,
     tell: Tell | None = None,
 ) -> Drift | None:
-    """The same drift measured again, or None when it is gone."""
+    """The same drift measured again, or None when it is gone; ``NothingToJudge`` when it cannot be tried any more."""
     drift = record if isinstance(record, Drift) else Drift.from_dict(record)
     again = judge(
         operator, candidate=candidate, reference=reference, dtypes=[drift.dtype], sizes=[drift.sizes],
         device=drift.device, seed=drift.seed, transforms={drift.transform}, names=(drift.candidate, drift.reference),
         tell=tell,
     )  # fmt: skip
-    return next((each for each in again.drifts if each.id == drift.id), None)
+    found = next((each for each in again.drifts if each.id == drift.id), None)
+    why = "" if found else _not_tried(drift, again, operator)
+    if why:
+        raise NothingToJudge(f"{drift.id} cannot be tried any more: {why}.")
+    return found
+
+
+def _not_tried(drift: Drift, again: Judgement, operator: Operator) -> str:
+    """Why ``again`` says nothing of ``drift``; empty where it was tried and held."""
+    accuracy, forward = drift.relation == "A", drift.direction == FORWARD
+    cell = again.cell(JUDGMENTS[2 * (not forward) + (not accuracy)], drift.dtype)
+    if cell.verdict in ("NOT_EVALUATED", "VACUOUS"):
+        return cell.why
+    if accuracy:
+        raised = next((each.note for each in cell.drifts if not each.elements), "")
+        return f"it raises now: {raised}" if raised and drift.elements else ""
+    refused = next((note for note in again.notes if note.startswith(f"{drift.transform} {drift.case}: ")), "")
+    problem = Problem.make(operator, drift.sizes, drift.dtype, drift.device, drift.seed)
+    known = {case.name for case in cases(problem)} | {schedule.name for schedule in operator.schedules}
+    return refused if drift.case in known else f"there is no case {drift.case!r}"
 
 
 def _silent(_: str) -> None:

@@ -160,8 +160,8 @@ class Trial:
             self._raised(case, variant, GRADIENT_INVARIANCE, "gradient", outcome.broken)
         elif lost := [name for name in baseline.gradients if _lost(name, baseline, outcome)]:
             self._raised(case, variant, GRADIENT_INVARIANCE, "gradient", f"it gives no gradient of {lost[0]}")
-        for judgment, direction, was, now in self._pairs(case, variant, baseline, outcome):
-            difference = compare(was, now)
+        for judgment, direction, was, now, rows in self._pairs(case, variant, baseline, outcome):
+            difference = compare(was, now).at_rows(rows)
             self.book[judgment].measured(difference, evidence=case.evidence)
             if difference.mismatches:
                 made = self.subject.drift(
@@ -179,23 +179,25 @@ class Trial:
 
     def _pairs(
         self, case: Case, variant: Variant, baseline: Outcome, outcome: Outcome
-    ) -> Iterator[tuple[str, str, Tensor, Tensor]]:
-        """What has to be equal: judgment, direction, and both sides with their rows in front."""
-        rows = self.problem.operator.rows
-        was, now = (index.to(baseline.output.device) for index in (variant.was, variant.now))
-        if rows:
-            yield FORWARD_INVARIANCE, FORWARD, baseline.output.index_select(0, was), outcome.output.index_select(0, now)
-        else:
-            yield FORWARD_INVARIANCE, FORWARD, baseline.output, outcome.output
+    ) -> Iterator[tuple[str, str, Tensor, Tensor, Tensor | None]]:
+        """What has to be equal: judgment, direction, both sides, and which rows of the baseline they are."""
+        rows, order = self.problem.operator.rows, variant.was.argsort(stable=True)
+        was, now = (index[order].to(baseline.output.device) for index in (variant.was, variant.now))
+
+        def taken(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            return before.index_select(0, was), after.index_select(0, now), was
+
+        both = taken(baseline.output, outcome.output) if rows else (baseline.output, outcome.output, None)
+        yield FORWARD_INVARIANCE, FORWARD, *both
         for name, before in baseline.gradients.items():
             after = outcome.gradients.get(name)
             if before is None or after is None:
                 continue
             before, after, direction = self._upright(name, before), self._upright(name, after), f"gradient of {name}"
             if name in rows:
-                yield GRADIENT_INVARIANCE, direction, before.index_select(0, was), after.index_select(0, now)
+                yield GRADIENT_INVARIANCE, direction, *taken(before, after)
             elif case.whole:
-                yield GRADIENT_INVARIANCE, direction, before, after
+                yield GRADIENT_INVARIANCE, direction, before, after, None
 
     def _scheduled(self, schedule: Schedule) -> None:
         """Another way to the same rows; one whose name begins with ``gradient`` compares gradients."""
