@@ -44,7 +44,7 @@ def _update(
     theta = theta * keep
     first = first + (1.0 - b1) * (grad - first)
     second = b2 * second + (1.0 - b2) * grad * grad
-    theta = theta - (rate * c1) * (first / (tl.sqrt(second) * c2 + eps))
+    theta = theta - (rate * c1) * tl.div_rn(first, tl.sqrt_rn(second) * c2 + eps)
     if MASKED:
         tl.store(p + at, theta.to(p.dtype.element_ty), mask=inside)
         tl.store(m + at, first.to(m.dtype.element_ty), mask=inside)

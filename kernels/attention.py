@@ -8,8 +8,8 @@ The last query stands at the last key, so one operation serves a whole prompt (S
 keys of the chunks before it) and a single new token (S = 1) with a cache. Leaves: o, and the log-sum-exp of each row.
 
 Keys are walked from the first on, in blocks of one size, with a running maximum and sum. A block that a row may not see
-adds exact zeros, so a row's bits do not depend on which chunk it came in. The backward makes dk, dv in one kernel and dq
-in another, each program adding in a fixed order: no atomics, the same bits every run.
+adds exact zeros, so a row's bits do not depend on which chunk it came in. The backward makes dk and dv in one kernel,
+dq in another, each program adding in a fixed order: no atomics, the same bits every run.
 """
 
 from __future__ import annotations
@@ -225,6 +225,12 @@ def _blocks(d: int, dtype: torch.dtype, on_device: bool) -> dict[str, dict[str, 
     }
 
 
+def _aligned(x: Tensor) -> Tensor:
+    """x as a descriptor takes it: without gaps, at a multiple of 16 bytes."""
+    x = x.contiguous()
+    return x if x.data_ptr() % 16 == 0 else x.clone()
+
+
 def _heads(x: Tensor, rows: int) -> Any:
     """x (B, H, S, D) as a descriptor of (B H, S, D): what lies past S reads as zero and is not written."""
     b, h, s, d = x.shape
@@ -243,7 +249,7 @@ def _work(q: Tensor, k: Tensor, products: int) -> int:
 
 def forward(*, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """o and the base-2 log-sum-exp of each row."""
-    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    q, k, v = _aligned(q), _aligned(k), _aligned(v)
     b, h, s, d = q.shape
     o, lse = torch.empty_like(q), q.new_empty((b, h, s), dtype=torch.float32)
     if q.numel():
@@ -259,7 +265,7 @@ def forward(*, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 def backward(*, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk, dv."""
-    q, k, v, do = q.contiguous(), k.contiguous(), v.contiguous(), do.contiguous()
+    q, k, v, do = _aligned(q), _aligned(k), _aligned(v), _aligned(do)
     (b, h, s, d), (_, g, t, _) = q.shape, k.shape
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     if not q.numel():

@@ -115,6 +115,7 @@ def _through_pointers(
 
 
 LARGE = Tile(128, 256, 64, stages=4, warps=8, halves=True)
+WIDE_RESULT = Tile(128, 256, 64, stages=3, warps=8, halves=True)  # fp32 results take the room of one stage
 EXACT = Tile(64, 64, 32, stages=3, warps=4)  # fp32: no tensor cores, so no large tiles
 NARROW = {  # most rows -> columns from which on -> the quickest tile; measured on an H200 by benchmarks/kernels.py
     16: {0: Tile(16, 32, 256, 4, 4), 8192: Tile(16, 128, 128, 4, 4)},
@@ -135,15 +136,17 @@ def tile_for(m: int, n: int, k: int, dtype: torch.dtype) -> Tile:
     return LARGE
 
 
-def product(*, a: Tensor, b: Tensor, tile: Tile | None = None) -> Tensor:
-    """a (M, K) times b (K, N), both as views with any strides."""
+def product(*, a: Tensor, b: Tensor, tile: Tile | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    """a (M, K) times b (K, N), both as views with any strides; ``dtype``: of the result, when it is to be wider."""
     (m, k), n = a.shape, b.shape[1]
-    c = a.new_empty((m, n))
+    c = a.new_empty((m, n), dtype=dtype)
     if m == 0 or n == 0:
         return c
     if k == 0:
         return c.zero_()
     tile = tile or tile_for(m, n, k, a.dtype)
+    if c.element_size() > a.element_size() and tile == LARGE:
+        tile = WIDE_RESULT
     if _accelerated(a) and _accelerated(b) and _accelerated(c) and a.dtype != torch.float32:
         _launch_tma(a, b, c, tile)
     else:
@@ -209,11 +212,11 @@ def dgrad(*, dy: Tensor, w: Tensor) -> Tensor:
     return product(a=dy, b=w)
 
 
-def wgrad(*, dy: Tensor, x: Tensor) -> Tensor:
-    """dw (N, K) from dy (M, N) and x (M, K)."""
+def wgrad(*, dy: Tensor, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """dw (N, K) from dy (M, N) and x (M, K); in ``dtype`` when parts of it are still to be added."""
     _matrices("gemm.wgrad", dy=dy, x=x)
     wants("gemm.wgrad", "x", x.shape[0] == dy.shape[0], f"({dy.shape[0]}, K)", tuple(x.shape))
-    return product(a=dy.T, b=x)
+    return product(a=dy.T, b=x, dtype=dtype)
 
 
 def _matrices(operation: str, **tensors: Tensor) -> None:
@@ -243,7 +246,7 @@ def gemm(*, x: Tensor, w: Tensor) -> Tensor:
     wants("gemm", "x", x.ndim >= 1 and x.shape[-1] == w.shape[1], f"(..., {w.shape[-1]})", tuple(x.shape))
     if takes_torch("gemm", x):
         return reference(x=x, w=w)
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     return _Gemm.apply(rows, w).view(*x.shape[:-1], w.shape[0])
 
 

@@ -83,7 +83,7 @@ class _Copied(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
         return _summed(dy, ctx.group), None
 
 
@@ -95,12 +95,12 @@ class _Summed(torch.autograd.Function):
         return _summed(x, group)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
         return dy, None
 
 
 def _summed(x: Tensor, group: Any) -> Tensor:
-    total = x.contiguous().clone()
+    total = x.clone(memory_format=torch.contiguous_format)
     if dist.is_initialized():
         dist.all_reduce(total, group=group)
     return total
@@ -159,7 +159,7 @@ class ColumnParallelLinear(_ParallelLinear):
     dim = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        x = _Copied.apply(x, self.group)  # type: ignore[no-untyped-call]
+        x = _Copied.apply(x, self.group)
         return linear(x=x, weight=self.weight, bias=self.bias)
 
 
@@ -170,5 +170,5 @@ class RowParallelLinear(_ParallelLinear):
     dim = 1
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = _Summed.apply(linear(x=x, weight=self.weight), self.group)  # type: ignore[no-untyped-call]
+        y: Tensor = _Summed.apply(linear(x=x, weight=self.weight), self.group)
         return y if self.bias is None else y + self.bias.to(y.dtype)

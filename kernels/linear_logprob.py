@@ -4,8 +4,8 @@
 
 Enters: x (rows, K), the head's weight w (V, K), targets (rows). Leaves: fp32 log probabilities (rows). Rows are taken
 CHUNK at a time: their logits are made by the product of gemm.py, judged by the kernel of cross_entropy.py, and dropped;
-the backward makes them again. Both are row-invariant, so the result has the same bits as the two operations one after the
-other. dw is added chunk by chunk in fp32, in order, and chunks are counted from the first row.
+the backward makes them again. Both are row-invariant, so the result has the same bits as the two operations one after
+the other. dw is added chunk by chunk in fp32, in order, and chunks are counted from the first row.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _LinearLogProb(torch.autograd.Function):
             (dlogits,) = torch.autograd.grad(chosen, logits, grad[rows])
             del logits, chosen
             dx[rows] = gemm.dgrad(dy=dlogits, w=w)
-            dw += gemm.wgrad(dy=dlogits, x=x[rows])
+            dw += gemm.wgrad(dy=dlogits, x=x[rows], dtype=torch.float32)
         return dx, dw.to(w.dtype), None, None
 
 

@@ -25,7 +25,7 @@ from brickprof.operators.operator import Operator, Sizes
 
 ROWS = 32
 PAIR = 2
-_TOGETHER = 128
+COLUMNS, _TOGETHER = 32, 128
 
 
 @triton.jit
@@ -73,7 +73,7 @@ def _backward(
     block = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, WIDTH)
     weight = _load(w, at, at < width, EVEN)
-    dw = tl.zeros((PAIR, WIDTH), dtype=tl.float32)
+    dw = tl.zeros((WIDTH,), dtype=tl.float32)
     for first in tl.range(0, ROWS, PAIR):
         row = block * ROWS + first + tl.arange(0, PAIR)
         inside = (row[:, None] < rows) & (at[None, :] < width)
@@ -82,14 +82,14 @@ def _backward(
         grad = tl.load(g + place, mask=inside, other=0.0).to(tl.float32)
         r = tl.load(scale + row, mask=row < rows, other=0.0)[:, None]
         unit = values * r
-        dw += grad * unit
+        dw += tl.sum(grad * unit, axis=0)
         grad *= weight[None, :]
         mean = tl.sum(grad * unit, axis=1)[:, None] / width
         out = r * (grad - unit * mean)
         if ADDS:
             out += tl.load(dres + place, mask=inside, other=0.0).to(tl.float32)
         tl.store(dh + place, out.to(dh.dtype.element_ty), mask=inside)
-    _store(partial + block * width, at, at < width, tl.sum(dw, axis=0), EVEN)
+    _store(partial + block * width, at, at < width, dw, EVEN)
 
 
 @kernel("rmsnorm.weights")
@@ -150,10 +150,9 @@ class _RMSNorm(torch.autograd.Function):
                 WIDTH=whole, ROWS=ROWS, ADDS=adds, PAIR=PAIR, EVEN=whole == width,
                 num_warps=_warps(width),
             )  # fmt: skip
-            columns = 32
             _weights.launch(
-                (triton.cdiv(width, columns),), needs={"dw": width}, bytes_moved=4 * blocks * width,
-                partial=partial, dw=dw, blocks=blocks, width=width, COLUMNS=columns, TOGETHER=_TOGETHER, num_warps=8,
+                (triton.cdiv(width, COLUMNS),), needs={"dw": width}, bytes_moved=4 * blocks * width,
+                partial=partial, dw=dw, blocks=blocks, width=width, COLUMNS=COLUMNS, TOGETHER=_TOGETHER, num_warps=8,
             )  # fmt: skip
         return dh, dh if ctx.adds else None, dw, None
 
@@ -163,7 +162,7 @@ def rmsnorm(*, x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
     _checked(x, weight)
     if takes_torch("rmsnorm", x):
         return reference(x=x, weight=weight, eps=eps)
-    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    rows, weight = x.reshape(x.shape[:-1].numel(), x.shape[-1]).contiguous(), weight.contiguous()
     return _RMSNorm.apply(rows, None, weight, eps).view_as(x)
 
 
@@ -175,8 +174,8 @@ def add_rmsnorm(*, x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-
     if takes_torch("add_rmsnorm", x):
         h = x + residual
         return reference(x=h, weight=weight, eps=eps), h
-    rows, more = (each.reshape(-1, x.shape[-1]).contiguous() for each in (x, residual))
-    y, h = _RMSNorm.apply(rows, more, weight, eps)
+    rows, more = (each.reshape(x.shape[:-1].numel(), x.shape[-1]).contiguous() for each in (x, residual))
+    y, h = _RMSNorm.apply(rows, more, weight.contiguous(), eps)
     return y.view_as(x), h.view_as(x)
 
 

@@ -19,21 +19,24 @@ from torch import Tensor
 from brickprof.operators.launch import floating, kernel, takes_torch, wants
 from brickprof.operators.operator import Operator, Sizes
 
-BLOCK = 2048
+ROWS = 16
 
 
 @kernel("rope.turn")
-@triton.jit(do_not_specialize=["count", "length"])
-def _turn(x, cosine, sine, y, count, length, half, BACK: tl.constexpr, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < count
-    row, channel = at // half, at % half
-    angle = (row % length) * half + channel
+@triton.jit(do_not_specialize=["rows", "length"])
+def _turn(
+    x, cosine, sine, y, rows, length, half,
+    BACK: tl.constexpr, ROWS: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    channel = tl.arange(0, HALF)
+    inside = (row[:, None] < rows) & (channel[None, :] < half)
+    angle = (row % length)[:, None] * half + channel[None, :]
     c = tl.load(cosine + angle, mask=inside, other=0.0)
     s = tl.load(sine + angle, mask=inside, other=0.0)
     if BACK:
         s = -s
-    place = row * (2 * half) + channel
+    place = row[:, None].to(tl.int64) * (2 * half) + channel[None, :]
     left = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
     right = tl.load(x + place + half, mask=inside, other=0.0).to(tl.float32)
     tl.store(y + place, (left * c - right * s).to(y.dtype.element_ty), mask=inside)
@@ -43,13 +46,14 @@ def _turn(x, cosine, sine, y, count, length, half, BACK: tl.constexpr, BLOCK: tl
 def _turned(x: Tensor, cosine: Tensor, sine: Tensor, back: bool) -> Tensor:
     x = x.contiguous()
     y = torch.empty_like(x)
-    count = x.numel() // 2
-    if count:
+    if x.numel():
+        half = x.shape[-1] // 2
+        rows = x.numel() // (2 * half)
         _turn.launch(
-            (triton.cdiv(count, BLOCK),), needs={"x": 2 * count, "y": 2 * count, "cosine": cosine.numel()},
-            bytes_moved=2 * x.element_size() * x.numel(), flops=6 * count,
-            x=x, cosine=cosine, sine=sine, y=y, count=count, length=x.shape[-2], half=x.shape[-1] // 2,
-            BACK=back, BLOCK=BLOCK, num_warps=4,
+            (triton.cdiv(rows, ROWS),), needs={"x": x.numel(), "y": x.numel(), "cosine": cosine.numel()},
+            bytes_moved=2 * x.element_size() * x.numel(), flops=3 * x.numel(),
+            x=x, cosine=cosine, sine=sine, y=y, rows=rows, length=x.shape[-2], half=half,
+            BACK=back, ROWS=ROWS, HALF=triton.next_power_of_2(half), num_warps=4,
         )  # fmt: skip
     return y
 
@@ -62,7 +66,8 @@ class _Rope(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
-        return _turned(dy, *ctx.saved_tensors, back=True), None, None
+        cosine, sine = ctx.saved_tensors
+        return _turned(dy, cosine, sine, back=True), None, None
 
 
 def rope(*, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -73,6 +78,7 @@ def rope(*, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     for name, each in (("cosine", cosine), ("sine", sine)):
         wants("rope", name, tuple(each.shape) == table, str(table), tuple(each.shape))
         wants("rope", name, each.dtype == torch.float32, "float32", each.dtype)
+        wants("rope", name, each.device == x.device, f"on {x.device}", each.device)
     if takes_torch("rope", x):
         return reference(x=x, cosine=cosine, sine=sine)
     return _Rope.apply(x, cosine.contiguous(), sine.contiguous())

@@ -12,8 +12,8 @@ Enters: any number of tensors of one type on one device. Leaves: a table (tensor
 A table of addresses on the device says where each tensor lies; it is made once and kept for as long as the addresses
 stay. Each program takes a chunk of one tensor and walks it with all sums in registers. Squares are summed as they are:
 only when a chunk turns out to hold something not finite, or so large or small that squares would leave fp32, is it
-walked again, scaled by a power of two, to count and sum with care. A second, tiny launch adds the chunks of each tensor
-in their order, in float64.
+walked again, scaled by a power of two, to count and sum with care. The program that finishes the last chunk of a tensor
+adds all its chunks in their order, in float64: who that is may change, what it adds does not.
 """
 
 from __future__ import annotations
@@ -130,15 +130,48 @@ def _again(base, left, scale, KIND: tl.constexpr, BLOCK: tl.constexpr, ROUNDS: t
     return tl.sum(nan, 0), tl.sum(inf, 0), tl.sum(total, 0), tl.sum(square, 0)
 
 
-@kernel("statistics.chunks")
+@triton.jit
+def _together(sums, counts, out, tensor, begin, end, numel, WIDTH: tl.constexpr):
+    """The row of one tensor from its chunks; read past the nearest cache, since other programs wrote them."""
+    lane = tl.arange(0, WIDTH)
+    most = tl.zeros((WIDTH,), tl.float32)
+    total, square = tl.zeros((WIDTH,), tl.float64), tl.zeros((WIDTH,), tl.float64)
+    nan, inf = tl.zeros((WIDTH,), tl.int64), tl.zeros((WIDTH,), tl.int64)
+    nonzero, mixed = tl.zeros((WIDTH,), tl.int64), tl.zeros((WIDTH,), tl.int32)
+    for first in tl.range(begin, end, WIDTH):
+        chunk = first + lane
+        inside = chunk < end
+        at, marks = sums + chunk * 4, counts + chunk * 4
+        scale = tl.load(at + 3, mask=inside, other=1.0, cache_modifier=".cg").to(tl.float64)
+        most = tl.maximum(most, tl.load(at, mask=inside, other=0.0, cache_modifier=".cg"))
+        total += tl.load(at + 1, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float64) / scale
+        square += tl.load(at + 2, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float64) / (scale * scale)
+        nan += tl.load(marks, mask=inside, other=0, cache_modifier=".cg").to(tl.int64)
+        inf += tl.load(marks + 1, mask=inside, other=0, cache_modifier=".cg").to(tl.int64)
+        nonzero += tl.load(marks + 2, mask=inside, other=0, cache_modifier=".cg").to(tl.int64)
+        mixed += tl.load(marks + 3, mask=inside, other=0, cache_modifier=".cg") * (2 * (chunk - begin) + 1)
+    numel = numel.to(tl.float64)
+    place = out + tensor * 8
+    tl.store(place, tl.sum(nan, 0).to(tl.float64))
+    tl.store(place + 1, tl.sum(inf, 0).to(tl.float64))
+    tl.store(place + 2, tl.max(most, 0).to(tl.float64))
+    tl.store(place + 3, tl.sqrt(tl.sum(square, 0)))
+    tl.store(place + 4, tl.sum(total, 0) / numel)
+    tl.store(place + 5, 1.0 - tl.sum(nonzero, 0).to(tl.float64) / numel)
+    tl.store(place + 6, (tl.sum(mixed.to(tl.int64), 0) & 0xFFFFFFFF).to(tl.float64))
+    tl.store(place + 7, numel)
+
+
+@kernel("statistics")
 @triton.jit
 def _chunks(
-    addresses, numels, owners, starts, sums, counts,
+    addresses, numels, owners, starts, firsts, sums, counts, finished, out,
     KIND: tl.constexpr, BLOCK: tl.constexpr, ROUNDS: tl.constexpr, PRIME: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     chunk = tl.program_id(0)
     owner, start = tl.load(owners + chunk), tl.load(starts + chunk)
-    left = tl.load(numels + owner) - start
+    numel = tl.load(numels + owner)
+    left = numel - start
     address = tl.load(addresses + owner)
     if KIND == "fp32":
         room = BLOCK * ROUNDS
@@ -170,39 +203,11 @@ def _chunks(
     tl.store(place + 1, inf)
     tl.store(place + 2, nonzero)
     tl.store(place + 3, mixed)
-
-
-@kernel("statistics.tensors")
-@triton.jit
-def _tensors(sums, counts, firsts, numels, out, WIDTH: tl.constexpr):
-    tensor = tl.program_id(0)
-    begin, end = tl.load(firsts + tensor), tl.load(firsts + tensor + 1)
-    lane = tl.arange(0, WIDTH)
-    most = tl.zeros((WIDTH,), tl.float32)
-    total, square = tl.zeros((WIDTH,), tl.float64), tl.zeros((WIDTH,), tl.float64)
-    nan, inf = tl.zeros((WIDTH,), tl.int64), tl.zeros((WIDTH,), tl.int64)
-    nonzero, mixed = tl.zeros((WIDTH,), tl.int64), tl.zeros((WIDTH,), tl.int32)
-    for first in tl.range(begin, end, WIDTH):
-        chunk = first + lane
-        inside = chunk < end
-        scale = tl.load(sums + chunk * 4 + 3, mask=inside, other=1.0).to(tl.float64)
-        most = tl.maximum(most, tl.load(sums + chunk * 4, mask=inside, other=0.0))
-        total += tl.load(sums + chunk * 4 + 1, mask=inside, other=0.0).to(tl.float64) / scale
-        square += tl.load(sums + chunk * 4 + 2, mask=inside, other=0.0).to(tl.float64) / (scale * scale)
-        nan += tl.load(counts + chunk * 4, mask=inside, other=0).to(tl.int64)
-        inf += tl.load(counts + chunk * 4 + 1, mask=inside, other=0).to(tl.int64)
-        nonzero += tl.load(counts + chunk * 4 + 2, mask=inside, other=0).to(tl.int64)
-        mixed += tl.load(counts + chunk * 4 + 3, mask=inside, other=0) * (2 * (chunk - begin) + 1)
-    numel = tl.load(numels + tensor).to(tl.float64)
-    place = out + tensor * 8
-    tl.store(place, tl.sum(nan, 0).to(tl.float64))
-    tl.store(place + 1, tl.sum(inf, 0).to(tl.float64))
-    tl.store(place + 2, tl.max(most, 0).to(tl.float64))
-    tl.store(place + 3, tl.sqrt(tl.sum(square, 0)))
-    tl.store(place + 4, tl.sum(total, 0) / numel)
-    tl.store(place + 5, 1.0 - tl.sum(nonzero, 0).to(tl.float64) / numel)
-    tl.store(place + 6, (tl.sum(mixed.to(tl.int64), 0) & 0xFFFFFFFF).to(tl.float64))
-    tl.store(place + 7, numel)
+    begin, end = tl.load(firsts + owner), tl.load(firsts + owner + 1)
+    tl.debug_barrier()
+    if tl.atomic_add(finished + owner, 1, sem="acq_rel") == end - begin - 1:
+        tl.store(finished + owner, 0)  # for the next launch
+        _together(sums, counts, out, owner, begin, end, numel, 128)
 
 
 @kernel("statistics.sample")
@@ -229,14 +234,13 @@ def chunk_of(dtype: torch.dtype) -> int:
 
 
 class _Layout(NamedTuple):
-    """Where the tensors lie and how they are cut, on the device; and the two launches, settled but for the output."""
+    """Where the tensors lie, on the device; and the launch over them, settled but for the output."""
 
     addresses: Tensor
     numels: Tensor
     kind: str
     shape: Tensor
-    chunks: Bound
-    tensors: Bound
+    whole: Bound
 
 
 class Statistics:
@@ -250,8 +254,7 @@ class Statistics:
         """A table (tensors, 8), columns as in NAMES. Asks nothing of the device."""
         layout = self._placed(tensors)
         out = torch.empty_like(layout.shape)
-        layout.chunks.launch()
-        layout.tensors.launch(out=out)
+        layout.whole.launch(out=out)
         return out
 
     def sample(self, tensors: Sequence[Tensor], count: int = 1024) -> Tensor:
@@ -282,21 +285,19 @@ def _layout(tensors: Sequence[Tensor], pointers: list[int]) -> _Layout:
         return torch.tensor(values, dtype=dtype).to(device)
 
     addresses, numels = put(pointers, torch.int64), put(counts, torch.int64)
-    sums = torch.empty((sum(parts), 4), dtype=torch.float32, device=device)
-    marks = torch.empty((sum(parts), 4), dtype=torch.int32, device=device)
-    chunks = _chunks.bind(
-        (sum(parts),), addresses=addresses, numels=numels, sums=sums, counts=marks,
+    shape = torch.empty((len(tensors), 8), dtype=torch.float64, device=device)
+    whole = _chunks.bind(
+        (sum(parts),), addresses=addresses, numels=numels,
+        sums=torch.empty((sum(parts), 4), dtype=torch.float32, device=device),
+        counts=torch.empty((sum(parts), 4), dtype=torch.int32, device=device),
+        finished=torch.zeros(len(tensors), dtype=torch.int32, device=device),
         owners=put([i for i, part in enumerate(parts) for _ in range(part)], torch.int32),
         starts=put([start for numel in counts for start in range(0, numel, chunk)], torch.int64),
+        firsts=put([0, *itertools.accumulate(parts)], torch.int32),
         KIND=kind, BLOCK=BLOCK, ROUNDS=ROUNDS, PRIME=_PRIME, ALIGNED=all(at % 16 == 0 for at in pointers),
         num_warps=WARPS,
     )  # fmt: skip
-    together = _tensors.bind(
-        (len(tensors),), sums=sums, counts=marks, numels=numels,
-        firsts=put([0, *itertools.accumulate(parts)], torch.int32), WIDTH=128, num_warps=4,
-    )  # fmt: skip
-    shape = torch.empty((len(tensors), 8), dtype=torch.float64, device=device)
-    return _Layout(addresses, numels, kind, shape, chunks, together)
+    return _Layout(addresses, numels, kind, shape, whole)
 
 
 def _checked(tensors: Sequence[Tensor]) -> None:

@@ -33,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="folder for checkpoints; none are written without it")
     parser.add_argument("--resume", action="store_true", help="go on from the latest checkpoint in --out")
     parser.add_argument("--device", help="cpu or cuda; default: cuda where there is one")
+    parser.add_argument("--kernels", choices=configs.KERNELS, help="what computes; auto: our kernels on CUDA devices")
     parser.add_argument("--runs", type=Path, default=None, help="folder for brickprof's record; default brickprof-runs")
     args = parser.parse_args(arguments)
     try:
@@ -55,7 +56,8 @@ def _train(args: argparse.Namespace) -> int:
             return 0
         make = runpy.run_path(str(fault.path), run_name="fault")["TRAINER"]
         steps = (*fault.settings, *steps)
-    config = configs.read(args.config, (*steps, *args.set))
+    kernels = () if args.kernels is None else (f"kernels={args.kernels}",)
+    config = configs.read(args.config, (*steps, *args.set, *kernels))
     trainer = make(config, out=args.out, device=args.device)
     if args.resume:
         trainer.resume()

@@ -17,6 +17,7 @@ from brickprof.errors import ConfigurationError
 PRESETS = Path(__file__).with_name("configs")
 DTYPES = ("float32", "bfloat16", "float16")
 SCHEDULES = ("cosine", "linear", "constant")
+KERNELS = ("auto", "triton", "torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class Config:
     checkpoint_every: int = 100
     host_ends: bool = False
     """Embedding and loss stay on the host: three transfers a step, no more."""
+    kernels: str = "auto"
+    """What computes: our Triton kernels, plain torch, or (auto) the kernels on CUDA devices and torch elsewhere."""
 
     def __post_init__(self) -> None:
         for problem in self._problems():
@@ -76,6 +79,8 @@ class Config:
             found.append(f"dtype is {self.dtype!r}; known: {', '.join(DTYPES)}.")
         if self.schedule not in SCHEDULES:
             found.append(f"schedule is {self.schedule!r}; known: {', '.join(SCHEDULES)}.")
+        if self.kernels not in KERNELS:
+            found.append(f"kernels is {self.kernels!r}; known: {', '.join(KERNELS)}.")
         return found
 
     @property

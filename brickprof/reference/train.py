@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from brickprof.capture.attach import brick
 from brickprof.reference import checkpoints
+from brickprof.reference.blocks import operations, refuse_triton_on_a_host
 from brickprof.reference.config import Config
 from brickprof.reference.data import Corpus
 from brickprof.reference.model import Llama
@@ -36,6 +36,7 @@ class Trainer:
         self.config = config
         self.out = out
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        refuse_triton_on_a_host(config.kernels, device=self.device, host_ends=config.host_ends)
         self.step = 0
         self.seed()
         self.model = self.build_model().to(self.device)
@@ -114,7 +115,7 @@ class Trainer:
         return self.model.head(hidden)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        return operations(self.config.kernels, logits).cross_entropy(logits.flatten(0, 1), targets.flatten())
 
     def backward(self, loss: Tensor) -> None:
         self.scaler.scale(loss / self.config.accumulation).backward()

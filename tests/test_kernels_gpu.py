@@ -1,0 +1,180 @@
+"""What only a GPU can show about the kernels: bits over tiles and schedules, binaries, sizes past 2^31, no waiting.
+
+`python -m pytest tests/test_kernels_gpu.py`; skipped where there is no CUDA device.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
+
+from brickprof.kernels import adamw, attention, cross_entropy, elementwise, gemm, rmsnorm, statistics
+from brickprof.operators import launch
+from brickprof.operators.operator import all_operators
+
+
+def normal(*shape, dtype=torch.bfloat16, seed=0):
+    draw = torch.Generator("cuda").manual_seed(seed)
+    return torch.randn(shape, generator=draw, device="cuda").to(dtype)
+
+
+def raw(x):
+    return x.contiguous().reshape(-1).view(torch.uint8)
+
+
+def same_bits(a, b):
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(raw(a), raw(b))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 4096, 4096), (16, 11008, 4096), (100, 4096, 11008), (333, 1000, 1032)])
+def test_every_tile_gives_the_same_bits(m, n, k, dtype):
+    x, w = normal(m, k, dtype=dtype), normal(n, k, dtype=dtype, seed=1)
+    first = gemm.product(a=x, b=w.T, tile=gemm.LARGE)
+    for tile in gemm.TILES:
+        assert same_bits(gemm.product(a=x, b=w.T, tile=tile), first), tile
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("n", "k"), [(12288, 4096), (4096, 4096), (14336, 4096), (4096, 14336), (32000, 4096)])
+def test_a_row_does_not_feel_its_batch(n, k, dtype):
+    x, w = normal(512, k, dtype=dtype), normal(n, k, dtype=dtype, seed=1)
+    whole = gemm.gemm(x=x, w=w)
+    assert same_bits(gemm.gemm(x=x[:1], w=w), whole[:1])
+    assert same_bits(gemm.gemm(x=x[511:], w=w), whole[511:])
+    parts = torch.cat([gemm.gemm(x=x[:100], w=w), gemm.gemm(x=x[100:256], w=w)])
+    assert same_bits(parts, whole[:256])
+    padded = torch.cat([x[:100], torch.full_like(x[:28], float("nan"))])
+    assert same_bits(gemm.gemm(x=padded, w=w)[:100], whole[:100])
+
+
+def test_the_gradient_of_a_row_does_not_feel_its_batch():
+    dy, w = normal(256, 4096), normal(4096, 4096, seed=1)
+    assert same_bits(gemm.dgrad(dy=dy[7:8], w=w), gemm.dgrad(dy=dy, w=w)[7:8])
+
+
+@pytest.mark.parametrize("rows", [1, 100, 256, 1000])
+def test_padding_leaves_the_gradient_of_weights_as_it_was(rows):
+    dy, x = normal(rows, 512), normal(rows, 768, seed=1)
+    padding = torch.zeros(300, 512, device="cuda", dtype=dy.dtype), normal(300, 768, seed=2)
+    padded = gemm.wgrad(dy=torch.cat([dy, padding[0]]), x=torch.cat([x, padding[1]]))
+    assert same_bits(padded, gemm.wgrad(dy=dy, x=x))
+
+
+def test_views_that_the_accelerator_cannot_read_have_the_same_bits():
+    base, w = normal(64, 1025), normal(512, 1024, seed=1)
+    view = base[:, 1:]
+    assert view.data_ptr() % 16 and not view.is_contiguous()
+    assert same_bits(gemm.gemm(x=view, w=w), gemm.gemm(x=view.contiguous(), w=w))
+
+
+def test_one_binary_for_all_shapes():
+    kernels = ("gemm.tma", "swiglu.forward", "rmsnorm.forward", "attention.forward")
+
+    def work(rows):
+        gemm.product(a=normal(rows, 1024), b=normal(512, 1024).T, tile=gemm.LARGE)
+        elementwise.swiglu(gate=normal(rows, 64), up=normal(rows, 64))
+        rmsnorm.rmsnorm(x=normal(rows, 256), weight=normal(256))
+        attention.attention(q=normal(1, 2, rows, 64), k=normal(1, 2, rows, 64), v=normal(1, 2, rows, 64))
+
+    work(512)
+    before = launch.counts()
+    for rows in (1, 2, 17, 128, 1000, 4096):
+        work(rows)
+    after = launch.counts()
+    assert {name: after[name].binaries for name in kernels} == {name: before[name].binaries for name in kernels}
+    assert all(after[name].launches == before[name].launches + 6 for name in kernels)
+
+
+@pytest.mark.parametrize("name", sorted(all_operators()))
+def test_two_runs_have_the_same_bits(name):
+    operator = all_operators()[name]
+    given = operator.inputs(operator.large[-1], torch.bfloat16, torch.Generator("cuda").manual_seed(3))
+
+    def once():
+        leaves = {
+            key: value.detach().clone().requires_grad_() if key in operator.differentiable else value
+            for key, value in given.items()
+        }
+        out = operator.function(**leaves)
+        upstream = normal(*out.shape, dtype=out.dtype, seed=4) if out.ndim else torch.tensor(1.5, device="cuda")
+        return [out.detach(), *torch.autograd.grad(out, [leaves[key] for key in operator.differentiable], upstream)]
+
+    for one, other in zip(once(), once(), strict=True):
+        assert same_bits(one.contiguous(), other.contiguous())
+
+
+@pytest.mark.parametrize("chunk", [1, 100, 128, 1000])
+def test_a_prompt_in_chunks_has_the_same_bits(chunk):
+    q, k, v = (normal(1, 4, 2000, 128, seed=seed) for seed in range(3))
+    whole = attention.attention(q=q, k=k, v=v)
+    at = range(0, 2000, chunk) if chunk > 1 else (0, 1, 63, 64, 65, 1023, 1999)
+    for i in at:
+        end = min(i + chunk, 2000)
+        part = attention.attention(q=q[:, :, i:end], k=k[:, :, :end], v=v[:, :, :end])
+        assert same_bits(part.contiguous(), whole[:, :, i:end].contiguous()), i
+
+
+def test_more_than_two_to_the_31_elements():
+    x = torch.zeros(2**31 + 5000, dtype=torch.bfloat16, device="cuda")
+    x[-1], x[2**31] = 3.0, -1.0
+    assert elementwise.silu(x=x)[-1].item() == pytest.approx(2.857, rel=1e-2)
+    table = statistics.as_dicts(statistics.statistics([x]))[0]
+    assert table["absmax"] == 3.0 and table["l2"] == pytest.approx(10**0.5) and table["nan"] == 0
+    logits = x[: 2**31].view(2**14, 2**17)
+    target = torch.zeros(2**14, dtype=torch.int64, device="cuda")
+    chosen = cross_entropy.logprob(logits=logits, target=target)
+    assert torch.allclose(chosen, torch.full_like(chosen, -17 * 0.6931472), atol=1e-4)
+
+
+def test_statistics_of_a_model_match_torch_and_wait_for_nothing():
+    tensors = [normal(*shape) for shape in ((1000, 333), (77,), (1,), (65536,), (3, 5, 7))]
+    tensors[0][5, 5], tensors[1][3], tensors[3][9] = float("nan"), float("-inf"), 1e35
+    table = statistics.Statistics()
+    table(tensors)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = table(tensors)
+        cross_entropy.cross_entropy(
+            logits=normal(64, 1000).requires_grad_(), target=torch.zeros(64, dtype=torch.int64, device="cuda")
+        ).backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    expected = statistics.reference(tensors)
+    assert torch.allclose(found, expected, rtol=1e-6, atol=1e-12)
+    assert torch.equal(found[:, 6], expected[:, 6])
+
+
+def test_adamw_is_within_eight_units_of_the_last_place_of_torch():
+    """One update from the same moments, against what the update itself is made of: parameter and rate."""
+    settings = {"lr": 1e-2, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1, "step": 7}
+
+    def problem():
+        made = [normal(1000, 33, dtype=torch.float32, seed=seed) for seed in range(4)]
+        return {
+            "parameters": [made[0]], "gradients": [made[1]], "exp_avg": [made[2]], "exp_avg_sq": [made[3].square()],
+        }  # fmt: skip
+
+    ours, gold = problem(), {name: [each[0].double()] for name, each in problem().items()}
+    adamw.Update()(**ours, **settings)
+    m = gold["exp_avg"][0] + 0.1 * (gold["gradients"][0] - gold["exp_avg"][0])
+    v = 0.999 * gold["exp_avg_sq"][0] + 0.001 * gold["gradients"][0].square()
+    root = v.sqrt() / (1 - 0.999**7) ** 0.5 + 1e-8
+    theta = gold["parameters"][0] * (1 - 1e-3) - 1e-2 / (1 - 0.9**7) * m / root
+    for found, expected, scale in (
+        (ours["parameters"][0], theta, theta.abs() + 1e-2 * (m / root).abs()),
+        (ours["exp_avg"][0], m, gold["exp_avg"][0].abs() + gold["gradients"][0].abs()),
+        (ours["exp_avg_sq"][0], v, v),
+    ):
+        assert ((found.double() - expected).abs() / scale).max() <= 8 * torch.finfo(torch.float32).eps
+
+
+def test_a_kernel_and_a_tensor_on_the_host_is_one_clear_error():
+    with pytest.raises(launch.CannotLaunch, match="runs on CUDA devices"):
+        rmsnorm.rmsnorm(x=torch.randn(2, 8), weight=torch.ones(8))
+    with launch.fallback():
+        rmsnorm.rmsnorm(x=torch.randn(2, 8), weight=torch.ones(8))
+    assert launch.fallbacks()["rmsnorm"] >= 1
