@@ -6,6 +6,7 @@
 
 Enters: parameters and gradients in fp32, bf16 or fp16, moments in fp32 or the parameters' type, by a table of addresses
 on the device. Leaves: all of them updated in place. The arithmetic is fp32; a value is updated by itself.
+What depends on the step alone, 1 - b2 among it, is worked out on the host: in fp32, 1 - 0.999 is off by 1e-5.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16:
 
 @triton.jit
 def _update(
-    p, g, m, v, at, inside, rate, keep, b1, b2, eps, c1, c2,
+    p, g, m, v, at, inside, rate, keep, r1, b2, r2, eps, c2,
     MASKED: tl.constexpr,
 ):  # fmt: skip
     if MASKED:
@@ -42,9 +43,9 @@ def _update(
         first = tl.load(m + at).to(tl.float32)
         second = tl.load(v + at).to(tl.float32)
     theta = theta * keep
-    first = first + (1.0 - b1) * (grad - first)
-    second = b2 * second + (1.0 - b2) * grad * grad
-    theta = theta - (rate * c1) * tl.div_rn(first, tl.sqrt_rn(second) * c2 + eps)
+    first = first + r1 * (grad - first)
+    second = b2 * second + r2 * grad * grad
+    theta = theta - rate * tl.div_rn(first, tl.sqrt_rn(second) * c2 + eps)
     if MASKED:
         tl.store(p + at, theta.to(p.dtype.element_ty), mask=inside)
         tl.store(m + at, first.to(m.dtype.element_ty), mask=inside)
@@ -56,9 +57,9 @@ def _update(
 
 
 @kernel("adamw")
-@triton.jit(do_not_specialize=["rate", "keep", "b1", "b2", "eps", "c1", "c2"])
+@triton.jit(do_not_specialize=["rate", "keep", "r1", "b2", "r2", "eps", "c2"])
 def _adamw(
-    addresses, numels, owners, starts, rate, keep, b1, b2, eps, c1, c2, tensors,
+    addresses, numels, owners, starts, rate, keep, r1, b2, r2, eps, c2, tensors,
     P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, BLOCK: tl.constexpr, ROUNDS: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):  # fmt: skip
@@ -81,11 +82,11 @@ def _adamw(
     if left >= BLOCK * ROUNDS:
         for turn in tl.range(0, ROUNDS):
             at = turn * BLOCK + lane
-            _update(p, g, m, v, at, at < left, rate, keep, b1, b2, eps, c1, c2, False)
+            _update(p, g, m, v, at, at < left, rate, keep, r1, b2, r2, eps, c2, False)
     else:
         for turn in tl.range(0, ROUNDS):
             at = turn * BLOCK + lane
-            _update(p, g, m, v, at, at < left, rate, keep, b1, b2, eps, c1, c2, True)
+            _update(p, g, m, v, at, at < left, rate, keep, r1, b2, r2, eps, c2, True)
 
 
 class _Layout(NamedTuple):
@@ -143,8 +144,8 @@ class Update:
             _adamw.launch(
                 (layout.chunks,), bytes_moved=size * 2 * CHUNK * layout.chunks,
                 addresses=layout.addresses, numels=layout.numels, owners=layout.owners, starts=layout.starts,
-                rate=lr, keep=1 - lr * weight_decay, b1=betas[0], b2=betas[1], eps=eps,
-                c1=1 / (1 - betas[0] ** step), c2=1 / math.sqrt(1 - betas[1] ** step), tensors=len(parameters),
+                rate=lr / (1 - betas[0] ** step), keep=1 - lr * weight_decay, r1=1 - betas[0], b2=betas[1],
+                r2=1 - betas[1], eps=eps, c2=1 / math.sqrt(1 - betas[1] ** step), tensors=len(parameters),
                 P=_TYPES[parameters[0].dtype], G=_TYPES[gradients[0].dtype], S=_TYPES[exp_avg[0].dtype],
                 BLOCK=BLOCK, ROUNDS=ROUNDS, ALIGNED=layout.aligned, num_warps=WARPS,
             )  # fmt: skip
