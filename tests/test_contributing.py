@@ -68,9 +68,16 @@ def test_kernel_agrees_with_its_reference(tmp_path):
     (tmp_path / "scale.py").write_text(EXAMPLES["kernel"])
     program = (
         "import torch, scale\n"
-        "for shape in scale.CASES:\n"
-        "    x = torch.randn(shape)\n"
-        "    torch.testing.assert_close(scale.scale(x, 2.5), scale.reference(x, 2.5))\n"
+        "from brickprof.operators.launch import counts\n"
+        "operator, draw = scale.OPERATOR, torch.Generator().manual_seed(0)\n"
+        "for sizes in operator.sizes:\n"
+        "    given = operator.inputs(sizes, torch.float32, draw)\n"
+        "    x = given['x'].requires_grad_()\n"
+        "    ours, theirs = operator.function(**given), operator.reference(**given)\n"
+        "    torch.testing.assert_close(ours, theirs)\n"
+        "    dy = torch.randn(ours.shape, generator=draw)\n"
+        "    torch.testing.assert_close(*(torch.autograd.grad(y, x, dy)[0] for y in (ours, theirs)))\n"
+        "assert counts()['scale'].launches == 2 * len(operator.sizes)\n"
     )
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, check=True, timeout=120)

@@ -57,6 +57,9 @@ _RECKON_STEPS = 64
 _PLANNED = 0.8
 """The part of the budget that strides are planned with; the rest is for what no way is charged with: the looks of
 LOOKS, a flush, a cache that has to be filled again."""
+_LONG_STEP_NS = 100_000_000
+_PLANNED_LONG = 0.4
+"""The same for long steps: reading hundreds of megabytes costs the step that goes on more than the reading itself took."""
 _LEAST_EASE = 1 / 64
 
 
@@ -247,7 +250,8 @@ class Cadence:
     def _adapt(self, step: int) -> bool:
         self.typical_ns = self.step_ns
         budget = self._budget(step)
-        whole = max(budget * self.typical_ns - self.idle_ns, 0.1 * budget * self.typical_ns) * _PLANNED * self._ease
+        planned = _PLANNED if self.typical_ns < _LONG_STEP_NS else _PLANNED_LONG
+        whole = max(budget * self.typical_ns - self.idle_ns, 0.1 * budget * self.typical_ns) * planned * self._ease
         if self._credit > 0 and self.typical_ns < _TINY_STEP_NS:
             whole += _ALLOWANCE_NS * self.budget / 0.01
         left, before = whole, dict(self.stride)

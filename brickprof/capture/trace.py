@@ -80,6 +80,10 @@ class Trace:
         """The brick that is open deepest; 0 when none is."""
         return self._open[-1][1] if self._open else 0
 
+    def phase(self) -> int:
+        """The phase of what is open deepest; the user's own when nothing is."""
+        return self._open[-1][2] if self._open else PHASE["user"]
+
     def parent(self) -> int:
         return self._open[-1][0] if self._open else self.step_id
 

@@ -7,7 +7,8 @@ NOT_EVALUATED, with what would record it; VACUOUS where the run has nothing of t
 from __future__ import annotations
 
 from brickprof.contracts.schema import Contract
-from brickprof.contracts.verdicts import ContractResult
+from brickprof.contracts.verdicts import ContractResult, Severity, Violation
+from brickprof.records import Event
 from brickprof.rules import outcomes
 from brickprof.rules.story import Story
 
@@ -73,9 +74,52 @@ class AnyDimension(OnDevice):
 
 
 class Launched(OnDevice):
+    """Only instrumented kernels are counted: those of brickprof.kernels, and whoever launches through its bricks."""
+
     contract = "DIM-002"
-    records = "loads and launches of kernels were not counted; --level deep counts them"
-    lacking = "zero launches are no pass; a run on a GPU with --level deep counts them"
+    records = "no instrumented kernel was launched, and zero launches are no pass"
+    lacking = "zero launches are no pass; a run on a GPU with the kernels of brickprof.kernels counts them"
+
+    def judge(self, story: Story, contract: Contract) -> ContractResult:
+        last = {rank: events[-1] for rank in story.ranks if (events := story.events("kernels", rank))}
+        counted = {rank: _counts(event.fields.get("kernels")) for rank, event in last.items()}
+        if not any(counted.values()):
+            return super().judge(story, contract)
+        limit = int(contract.threshold("binaries"))
+        many = [
+            _violation(contract, last[rank], rank, name, binaries, limit)
+            for rank, kernels in counted.items() for name, (_, binaries) in kernels.items() if binaries > limit
+        ]  # fmt: skip
+        if many:
+            return outcomes.broken(contract, many, f"at most {limit} binaries a kernel")
+        launches = sum(count for kernels in counted.values() for count, _ in kernels.values())
+        binaries = max(loads for kernels in counted.values() for _, loads in kernels.values())
+        kinds = len({name for kernels in counted.values() for name in kernels})
+        told = f"{launches} launches of {kinds} kernels, at most {binaries} binaries each"
+        return outcomes.held(contract, told, f"launches > 0, at most {limit} binaries a kernel")
+
+
+def _counts(told: object) -> dict[str, tuple[int, int]]:
+    """Launches and binaries by kernel, of those that were launched."""
+    pairs = told.items() if isinstance(told, dict) else ()
+    return {
+        str(name): (pair[0], pair[1])
+        for name, pair in pairs
+        if isinstance(pair, list) and len(pair) == 2 and all(type(each) is int for each in pair) and pair[0] > 0
+    }
+
+
+def _violation(contract: Contract, event: Event, rank: int, name: str, binaries: int, limit: int) -> Violation:
+    return Violation(
+        contract.id, "recompiled", Severity.WARNING, f"kernel {name} was compiled and loaded {binaries} times",
+        0, event.step, name, "kernel", rank, (event.id,),
+        {
+            "question": "Is each kernel compiled once for all shapes?", "asked": "How many binaries does it have?",
+            "binaries": binaries, "limit": limit,
+        },
+        action="Pass sizes as arguments that are not specialised (do_not_specialize), and keep the tiles few.",
+        experiment="Count `brickprof.operators.launch.counts()` over the shapes of one epoch.",
+    )  # fmt: skip
 
 
 class SyncsPerToken(OnDevice):

@@ -1,0 +1,97 @@
+"""The kernels, on a CPU: each file of tests/kernels/ in a process of its own, in Triton's interpreter.
+
+The interpreter has to be asked for before triton is imported, and would then be everybody's; hence the processes.
+What happens without it is tested here.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from brickprof.kernels import gemm
+from brickprof.operators import launch
+from brickprof.operators.operator import all_operators
+from brickprof.reference.__main__ import main
+
+CASES = Path(__file__).with_name("kernels")
+REPOSITORY = CASES.parents[1]
+
+plain = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="in the interpreter kernels do run")
+
+
+@pytest.mark.parametrize("case", sorted(path.stem for path in CASES.glob("case_*.py")))
+def test_in_the_interpreter(case):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "BRICKPROF"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(CASES / f"{case}.py")],
+        cwd=REPOSITORY, env=environment | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def test_every_file_of_kernels_is_an_operation_or_layers():
+    """One operation a file: what a file exports is found without a list."""
+    names = set(all_operators())
+    assert names >= {
+        "gemm", "lm_head", "rmsnorm", "rope", "attention", "silu", "gelu", "swiglu", "softmax", "logprob",
+        "cross_entropy", "linear_logprob", "embedding", "transpose",
+    }  # fmt: skip
+
+
+@plain
+@pytest.mark.parametrize("name", sorted(all_operators()))
+def test_on_a_cpu_an_operation_says_that_it_cannot_run(name):
+    operator = all_operators()[name]
+    arguments = operator.inputs(operator.sizes[0], torch.float32, torch.Generator().manual_seed(0))
+    with pytest.raises(launch.CannotLaunch, match=r"runs on CUDA devices.*cpu.*fallback"):
+        operator.function(**arguments)
+    before = launch.fallbacks().get(name, 0)
+    with launch.fallback():
+        found = operator.function(**arguments)
+    torch.testing.assert_close(found, operator.reference(**arguments), atol=0, rtol=0)
+    counted = "gemm" if name == "lm_head" else name
+    assert launch.fallbacks()[counted] > before
+    with pytest.raises(launch.CannotLaunch):
+        operator.function(**arguments)
+
+
+@plain
+def test_a_fallback_is_told():
+    told = []
+
+    class Ear:
+        def begin(self, launched):
+            raise AssertionError
+
+        def fell_back(self, operation, reason):
+            told.append((operation, reason))
+
+    before = launch.listen(Ear())
+    try:
+        with launch.fallback():
+            gemm.gemm(x=torch.ones(2, 3), w=torch.ones(4, 3))
+    finally:
+        launch.listen(before)
+    assert [operation for operation, _ in told] == ["gemm"] and "cpu" in told[0][1]
+
+
+@plain
+def test_triton_on_a_cpu_is_one_clear_error(capsys):
+    assert main(["--kernels", "triton", "--device", "cpu", "--steps", "1"]) == 2
+    error = capsys.readouterr().err
+    assert "--kernels auto" in error and "TRITON_INTERPRET=1" in error
+    assert "Traceback" not in error
+
+
+def test_kernels_that_are_not_known_are_named(capsys):
+    assert main(["--set", "kernels=cuda"]) == 2
+    assert "auto, triton, torch" in capsys.readouterr().err
