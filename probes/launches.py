@@ -1,7 +1,8 @@
 """Kernel bricks: every launch of an instrumented kernel, its shapes, its bytes, and how many binaries it took.
 
 Enters: launches of ``brickprof.operators`` in steps whose spans are wanted; nothing at all in a run that uses none of
-them. Leaves: a kernel span for each launch (the host's time to queue it; bytes and operations as attributes), a
+them. Leaves: a kernel span for each launch (the host's time to queue it; on a device its own too, between two events
+that are asked in a later step; bytes and operations as attributes), a
 ``kernel`` event for each new combination of shapes, a ``fallback`` event the first time that torch takes an operation's
 place, and ``kernels``: launches and binaries of each kernel, all told.
 """
@@ -10,14 +11,21 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from brickprof.bricks import Brick, Kind
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
+from brickprof.clock import now
 
+_counter = time.perf_counter_ns
 _MOST_SHAPES = 256
+_MOST_PENDING = 8192
+_DEVICE_NS = 8  # the column of a span
 
 
 class LaunchesProbe(Probe):
@@ -32,8 +40,11 @@ class LaunchesProbe(Probe):
         self._told: dict[str, Any] = {}
         self._shapes: set[str] = set()
         self._fallbacks: set[str] = set()
+        self._pending: list[tuple[list[Any], Any, Any]] = []
+        """Rows of launches whose time on the device is not known yet, and the events around them."""
 
     def step_begin(self, step: int) -> None:
+        self._resolve()
         wanted = self.session.on.spans
         if wanted is not self._listening and (kernels := _kernels()) is not None:
             self._listening = wanted
@@ -47,17 +58,44 @@ class LaunchesProbe(Probe):
         if self._listening and (kernels := _kernels()) is not None:
             kernels.listen(None)
         self._listening = False
+        self._resolve(last=True)
         self._tell()
 
     def begin(self, launch: Any) -> Callable[[], None] | None:
-        """A kernel is about to be queued."""
-        session = self.session
+        """A kernel is about to be queued. What this takes is charged as the probe's own."""
+        session, called = self.session, _counter()
         brick = session.journal.brick(Brick(Kind.KERNEL, launch.kernel))
         self._remember(launch, brick)
         trace = session.trace
-        number = trace.open(brick, trace.phase())
+        phase, parent, start = trace.phase(), trace.parent(), now()
+        number, around = trace.open(brick, phase), _events()
         moved = f'{{"bytes":{launch.bytes},"flops":{launch.flops}}}'
-        return lambda: _close(trace, number, moved)
+
+        def ended() -> None:
+            resumed = _counter()
+            trace.close(number, write=False)
+            row = [number, parent, brick, phase, trace.step, trace.micro, start, now(), None, None, moved]
+            if around is None or len(self._pending) >= _MOST_PENDING:
+                session.journal.span(tuple(row))
+            else:
+                around[1].record()
+                self._pending.append((row, *around))
+            session.charge(self.name, _counter() - resumed)
+
+        session.charge(self.name, _counter() - called)
+        return ended
+
+    def _resolve(self, *, last: bool = False) -> None:
+        """Writes launches that the device is done with; nobody waits for the others, and at the end they go without."""
+        waiting = []
+        for row, before, after in self._pending:
+            if after.query():
+                row[_DEVICE_NS] = int(before.elapsed_time(after) * 1e6)
+            elif not last:
+                waiting.append((row, before, after))
+                continue
+            self.session.journal.span(tuple(row))
+        self._pending = waiting
 
     def fell_back(self, operation: str, reason: str) -> None:
         if operation not in self._fallbacks:
@@ -88,5 +126,10 @@ def _kernels() -> Any:
     return sys.modules.get("brickprof.operators.launch")
 
 
-def _close(trace: Any, number: int, attributes: str) -> None:
-    trace.close(number, write=True, attributes=attributes)
+def _events() -> tuple[Any, Any] | None:
+    """Two events of the current stream, the first recorded; none without a device, nor while a graph is captured."""
+    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+        return None
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    before.record()
+    return before, after

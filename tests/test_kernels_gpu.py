@@ -178,3 +178,27 @@ def test_a_kernel_and_a_tensor_on_the_host_is_one_clear_error():
     with launch.fallback():
         rmsnorm.rmsnorm(x=torch.randn(2, 8), weight=torch.ones(8))
     assert launch.fallbacks()["rmsnorm"] >= 1
+
+
+def test_a_run_knows_how_long_kernels_take_on_the_device(tmp_path):
+    import brickprof
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.norm = torch.nn.Linear(256, 512), rmsnorm.RMSNorm(512)
+
+        def forward(self, x):
+            return self.norm(self.body(x)).square().mean()
+
+    net = Net().cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with brickprof.attach(net, optimizer, out=tmp_path) as session:
+        for step in range(6):
+            optimizer.zero_grad()
+            net(normal(64, 256, dtype=torch.float32, seed=step)).backward()
+            optimizer.step()
+            torch.cuda.synchronize()
+    spans = brickprof.load(session.folder).spans
+    kernels = spans[spans.brick.astype(str).str.contains("rmsnorm")]
+    assert len(kernels) >= 6 and (kernels.device_ns.dropna() > 0).sum() >= 6
