@@ -202,9 +202,7 @@ def _dq(
     total = tl.zeros((BM, D), dtype=tl.float32)
     clear = (t - s + first + 1) // BN * BN
     end = tl.minimum(t - s + first + BM, t)
-    total = _to_queries(
-        total, queries, grads, k, v, high, dots, behind, 0, clear, limit, scale, BM, BN, D, False, WIDE
-    )
+    total = _to_queries(total, queries, grads, k, v, high, dots, behind, 0, clear, limit, scale, BM, BN, D, False, WIDE)
     total = _to_queries(
         total, queries, grads, k, v, high, dots, behind, clear, end, limit, scale, BM, BN, D, True, WIDE
     )

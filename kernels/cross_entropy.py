@@ -9,7 +9,8 @@ reduction is locked, whatever the number of rows. Rows at ``ignore_index`` give 
 the vocabulary gives NaN in its row: nothing is read out of bounds and no host waits to find out.
 
 ``cross_entropy`` writes the gradient of the logits while the row is still in the cache; its backward only scales that
-by the upstream gradient, and a program that finds a one there returns at once. So it can be used for one backward.
+by the upstream gradient, and a program that finds a one there returns at once. So it can be used for one backward. In
+fp16 a gradient must meet the loss scale before it is rounded: there the backward makes it, from the logits.
 """
 
 from __future__ import annotations
@@ -212,8 +213,7 @@ class _CrossEntropy(torch.autograd.Function):
         losses = logits.new_empty(rows, dtype=torch.float32)
         dlogits = logits.new_empty((rows, vocabulary))
         loss = logits.new_empty((), dtype=torch.float32)
-        counted = (target != ignore).sum(dtype=torch.float32) if mean else torch.ones_like(loss)
-        share = counted.reciprocal()
+        share = _share(target, ignore, mean)
         if rows:
             _both.launch(
                 (rows,), needs={"targets": rows, "dlogits": rows * vocabulary},
@@ -253,20 +253,34 @@ def cross_entropy(*, logits: Tensor, target: Tensor, ignore_index: int = IGNORE,
     wants("cross_entropy", "reduction", reduction in ("mean", "sum"), "'mean' or 'sum'", reduction)
     if takes_torch("cross_entropy", logits):
         return F.cross_entropy(logits.float(), target, ignore_index=ignore_index, reduction=reduction)
-    if not (logits.requires_grad and torch.is_grad_enabled()):
-        return _loss_alone(logits, target.contiguous(), ignore_index, reduction == "mean")
-    mean = reduction == "mean"
-    return _CrossEntropy.apply(logits, target.contiguous(), ignore_index, mean)
+    mean, target = reduction == "mean", target.contiguous()
+    if logits.dtype == torch.float16 or not (logits.requires_grad and torch.is_grad_enabled()):
+        chosen = logprob(logits=logits, target=target, ignore_index=ignore_index)
+        return _Total.apply(chosen, _share(target, ignore_index, mean))
+    return _CrossEntropy.apply(logits, target, ignore_index, mean)
 
 
-def _loss_alone(logits: Tensor, target: Tensor, ignore: int, mean: bool) -> Tensor:
-    chosen = logprob(logits=logits, target=target, ignore_index=ignore)
-    loss = logits.new_empty((), dtype=torch.float32)
-    counted = (target != ignore).sum(dtype=torch.float32) if mean else torch.ones_like(loss)
-    _total.launch(
-        (1,), losses=-chosen, share=counted.reciprocal(), loss=loss, rows=len(chosen), BLOCK=_ROWS, num_warps=8
-    )
-    return loss
+def _share(target: Tensor, ignore: int, mean: bool) -> Tensor:
+    """What each row counts, on the device: one over the rows that are not ignored, or one."""
+    counted = (target != ignore).sum(dtype=torch.float32)
+    return counted.reciprocal() if mean else torch.ones_like(counted)
+
+
+class _Total(torch.autograd.Function):
+    """-share times the sum of log probabilities, in their order."""
+
+    @staticmethod
+    def forward(ctx: Any, chosen: Tensor, share: Tensor) -> Tensor:
+        loss = torch.empty_like(share)
+        _total.launch((1,), losses=-chosen, share=share, loss=loss, rows=len(chosen), BLOCK=_ROWS, num_warps=8)
+        ctx.save_for_backward(share)
+        ctx.rows = len(chosen)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        (share,) = ctx.saved_tensors
+        return (-upstream * share).expand(ctx.rows), None
 
 
 def _checked(operation: str, logits: Tensor, target: Tensor) -> Tensor:

@@ -64,6 +64,16 @@ def _numbers(word, KIND: tl.constexpr):
 
 
 @triton.jit
+def _stirred(h):
+    """Every bit of 32 into every other, so that changes do not cancel where lanes are added."""
+    h ^= h >> 16
+    h *= 0x85EBCA6B
+    h ^= h >> 13
+    h *= 0xC2B2AE35
+    return h ^ (h >> 16)
+
+
+@triton.jit
 def _walk(
     base, left, KIND: tl.constexpr, BLOCK: tl.constexpr, ROUNDS: tl.constexpr, WHOLE: tl.constexpr,
     PRIME: tl.constexpr,
@@ -73,10 +83,10 @@ def _walk(
     total = tl.zeros((BLOCK,), tl.float32)
     square = tl.zeros((BLOCK,), tl.float32)
     nonzero = tl.zeros((BLOCK,), tl.int32)
-    mixed = tl.zeros((BLOCK,), tl.int32)
+    mixed = tl.zeros((BLOCK,), tl.uint32)
     for turn in tl.range(0, ROUNDS):
         word = _word(base, turn * BLOCK + at, left, KIND, WHOLE)
-        mixed = mixed * PRIME + word
+        mixed = (mixed ^ (mixed >> 15)) * PRIME + word.to(tl.uint32, bitcast=True)
         one, two = _numbers(word, KIND)
         most = tl.maximum(most, tl.abs(one))
         nonzero += (one != 0.0).to(tl.int32)
@@ -87,7 +97,7 @@ def _walk(
             nonzero += (two != 0.0).to(tl.int32)
             total += two
             square += two * two
-    mixed = tl.sum((mixed * (2 * at + 1)).to(tl.int64), 0).to(tl.int32)
+    mixed = tl.sum(_stirred(mixed + at.to(tl.uint32)).to(tl.int64), 0).to(tl.int32)
     return tl.max(most, 0), tl.sum(total, 0), tl.sum(square, 0), tl.sum(nonzero, 0), mixed
 
 
@@ -157,7 +167,7 @@ def _together(sums, counts, out, tensor, begin, end, numel, WIDTH: tl.constexpr)
     tl.store(place + 2, tl.max(most, 0).to(tl.float64))
     tl.store(place + 3, tl.sqrt(tl.sum(square, 0)))
     tl.store(place + 4, tl.sum(total, 0) / numel)
-    tl.store(place + 5, 1.0 - tl.sum(nonzero, 0).to(tl.float64) / numel)
+    tl.store(place + 5, (numel - tl.sum(nonzero, 0).to(tl.float64)) / numel)
     tl.store(place + 6, (tl.sum(mixed.to(tl.int64), 0) & 0xFFFFFFFF).to(tl.float64))
     tl.store(place + 7, numel)
 
@@ -350,7 +360,7 @@ def _of_one(tensor: Tensor) -> Tensor:
 
 
 def _checksum(tensor: Tensor) -> Tensor:
-    """sum over chunks of (2c+1) sum over lanes of (2l+1) sum over rounds of word PRIME^(ROUNDS-1-r), modulo 2^32."""
+    """Rounds into lanes, lanes stirred and added, chunks added with odd weights; all modulo 2^32."""
     bits = torch.int32 if tensor.dtype == torch.float32 else torch.int16
     words = tensor.detach().contiguous().reshape(-1).view(bits).cpu().long()
     words = words & (0xFFFFFFFF if bits == torch.int32 else 0xFFFF)
@@ -361,10 +371,16 @@ def _checksum(tensor: Tensor) -> Tensor:
     rounds = padded.view(-1, ROUNDS, BLOCK)
     mixed = torch.zeros_like(rounds[:, 0])
     for turn in range(ROUNDS):
-        mixed = (mixed * _PRIME + rounds[:, turn]) & 0xFFFFFFFF
-    lanes = (mixed * (2 * torch.arange(BLOCK) + 1) & 0xFFFFFFFF).sum(1) & 0xFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 15)) * _PRIME + rounds[:, turn]) & 0xFFFFFFFF
+    lanes = _stirred_reference((mixed + torch.arange(BLOCK)) & 0xFFFFFFFF).sum(1) & 0xFFFFFFFF
     chunks = (lanes * (2 * torch.arange(len(lanes)) + 1) & 0xFFFFFFFF).sum() & 0xFFFFFFFF
     return chunks.double().to(tensor.device)
+
+
+def _stirred_reference(h: Tensor) -> Tensor:
+    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return h ^ (h >> 16)
 
 
 def sample_reference(tensors: Sequence[Tensor], count: int = 1024) -> Tensor:

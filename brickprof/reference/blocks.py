@@ -89,8 +89,6 @@ class InTriton:
         return self._swiglu(gate=gate, up=up)
 
     def cross_entropy(self, logits: Tensor, target: Tensor) -> Tensor:
-        if logits.dtype == torch.float16:  # the kernel writes the gradient before the loss is scaled: it would vanish
-            logits = logits.float()
         return self._cross_entropy(logits=logits, target=target)
 
 

@@ -17,6 +17,7 @@ from brickprof.kernels.gemm import gemm
 from brickprof.kernels.linear import ColumnParallelLinear, Embedding, Linear, RowParallelLinear, shard
 from brickprof.operators import launch
 from brickprof.operators.launch import WrongArgument
+from brickprof.reference.blocks import operations
 from brickprof.reference.config import Config
 from brickprof.reference.model import Llama
 from brickprof.reference.train import Trainer
@@ -234,6 +235,18 @@ def test_gradients_under_autocast_and_a_scaled_loss_agree():
         assert one.grad.dtype == torch.float32
         scale = other.grad.abs().max().item()
         torch.testing.assert_close(one.grad, other.grad, atol=1e-2 * scale, rtol=2e-2, msg=name)
+
+
+def test_a_scaled_loss_keeps_small_gradients_of_fp16_logits():
+    """1e-7 times 2^12 is exact enough in fp16 and 1e-7 alone is not: the scale has to come first."""
+    logits, target = (2 * drawn(4, 512)).half(), torch.arange(4)
+    found = []
+    for kernels in ("triton", "torch"):
+        given = logits.clone().requires_grad_()
+        (2**12 * operations(kernels, given).cross_entropy(given, target)).backward()
+        found.append(given.grad)
+    assert (found[1] != 0).all()
+    torch.testing.assert_close(found[0], found[1], atol=1e-6, rtol=1e-2)
 
 
 def test_a_checkpoint_moves_between_the_two(tmp_path, capsys):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from problems import Problem, drawn, problems, results, same_bits, upstream_for
+from problems import Problem, drawn, plain, problems, results, same_bits, upstream_for
 from torch import Tensor
 
 from brickprof.operators import launch
@@ -29,21 +29,15 @@ def gold(problem: Problem, arguments: dict[str, Any], upstream: Tensor) -> dict[
 def test_forward_and_gradients_lie_within_tolerance_of_the_gold(problem, dtype):
     arguments, upstream = problem.arguments(TYPES[dtype]), upstream_for(problem, TYPES[dtype])
     ours = results(problem.operator, problem.operator.function, arguments, upstream)
+    narrow = dict.fromkeys(problem.operator.differentiable, TYPES[dtype])
+    narrow["out"] = torch.float32 if problem.operator.family == "logprob" else TYPES[dtype]
+    assert {name: each.dtype for name, each in ours.items()} == narrow
     for name, expected in gold(problem, arguments, upstream).items():
         allowed = tolerance(problem.operator.family, dtype, gradient=name != "out")
         torch.testing.assert_close(
             ours[name].float(), expected, atol=allowed.atol, rtol=allowed.rtol,
             msg=lambda text, name=name: f"{name}: {text}",
         )  # fmt: skip
-
-
-@pytest.mark.parametrize("problem", problems())
-def test_types_of_outputs_and_gradients(problem):
-    """A logprob and a loss are fp32; everything else, and every gradient, is of its argument's type."""
-    arguments, upstream = problem.arguments(torch.float16), upstream_for(problem, torch.float16)
-    ours = results(problem.operator, problem.operator.function, arguments, upstream)
-    assert ours.pop("out").dtype == (torch.float32 if problem.operator.family == "logprob" else torch.float16)
-    assert {name: each.dtype for name, each in ours.items()} == dict.fromkeys(ours, torch.float16)
 
 
 def picked(problem: Problem, arguments: dict[str, Any], rows: Tensor) -> dict[str, Any]:
@@ -76,7 +70,7 @@ def differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
 @pytest.mark.parametrize("problem", problems(with_rows=True))
 def test_a_row_alone_has_the_bits_it_has_in_a_batch(problem):
     arguments, upstream = problem.arguments(torch.float32), upstream_for(problem, torch.float32)
-    whole = run(problem, arguments, upstream)
+    whole = plain(problem)
     for number in range(min(5, count(problem, arguments))):
         row = torch.tensor([number])
         alone = run(problem, picked(problem, arguments, row), upstream[row])
@@ -88,25 +82,23 @@ def test_rows_keep_their_bits_at_another_place(problem):
     arguments, upstream = problem.arguments(torch.float32), upstream_for(problem, torch.float32)
     order = torch.arange(count(problem, arguments)).flip(0)
     there = run(problem, picked(problem, arguments, order), upstream[order])
-    here = run(problem, arguments, upstream)
-    assert differing(of_rows(problem, there, order), of_rows(problem, here, torch.arange(len(order)))) == []
+    assert differing(of_rows(problem, there, order), of_rows(problem, plain(problem), torch.arange(len(order)))) == []
 
 
-@pytest.mark.parametrize("value", [0.0, 1e4], ids=["zeros", "large"])
 @pytest.mark.parametrize("problem", problems(with_rows=True))
-def test_padding_changes_no_bit_of_a_row_nor_of_a_weight(problem, value):
+def test_padding_changes_no_bit_of_a_row_nor_of_a_weight(problem):
     arguments, upstream = problem.arguments(torch.float32), upstream_for(problem, torch.float32)
     rows, more = count(problem, arguments), 3
     longer = picked(problem, arguments, torch.arange(rows + more).clamp(max=rows - 1))
     for name, dim in problem.operator.rows.items():
         if longer[name].is_floating_point():
-            longer[name].narrow(dim, rows, more).fill_(value)
+            longer[name].narrow(dim, rows, more).fill_(1e4)
     quiet = torch.cat([upstream, torch.zeros_like(upstream[:1]).expand(more, *upstream.shape[1:])])
-    padded, plain = run(problem, longer, quiet), run(problem, arguments, upstream)
+    padded, alone = run(problem, longer, quiet), plain(problem)
     kept = torch.arange(rows)
-    assert differing(of_rows(problem, padded, kept), of_rows(problem, plain, kept)) == []
+    assert differing(of_rows(problem, padded, kept), of_rows(problem, alone, kept)) == []
     weights = [name for name in problem.operator.differentiable if name not in problem.operator.rows]
-    assert [name for name in weights if not same_bits(padded[name], plain[name])] == []
+    assert [name for name in weights if not same_bits(padded[name], alone[name])] == []
 
 
 def schedules() -> list[Any]:
@@ -130,18 +122,19 @@ def test_attention_has_schedules():
 
 
 @pytest.mark.parametrize("problem", problems())
-def test_a_second_run_has_the_same_bits(problem):
+def test_an_upstream_gradient_of_other_strides_gives_the_same_bits_again(problem):
+    """What autograd hands over need not be contiguous."""
     arguments, upstream = problem.arguments(torch.float32), upstream_for(problem, torch.float32)
-    assert differing(run(problem, arguments, upstream), run(problem, arguments, upstream)) == []
+    strided = upstream.transpose(0, -1).contiguous().transpose(0, -1) if upstream.ndim else upstream
+    assert differing(run(problem, arguments, strided), plain(problem)) == []
 
 
 @pytest.mark.parametrize("problem", problems())
-def test_an_upstream_gradient_that_is_expanded_or_transposed(problem):
-    """What autograd hands over need not be contiguous."""
-    arguments, upstream = problem.arguments(torch.float32), upstream_for(problem, torch.float32)
-    strided = upstream.T.contiguous().T if upstream.ndim == 2 else upstream
-    assert differing(run(problem, arguments, strided), run(problem, arguments, upstream)) == []
-    one = torch.full((), 0.5).expand(upstream.shape)
+def test_an_upstream_gradient_that_is_one_number_everywhere(problem):
+    """As the backward of a sum gives it: of stride 0."""
+    if problem.operator.name == "attention":
+        pytest.skip("covered by the strides above, and slow")
+    arguments, one = problem.arguments(torch.float32), torch.full((), 0.5).expand(plain(problem)["out"].shape)
     assert differing(run(problem, arguments, one), run(problem, arguments, one.contiguous())) == []
 
 

@@ -40,7 +40,7 @@ def assert_like_the_reference(tensors):
         zip(as_dicts(statistics(tensors)), as_dicts(reference(tensors)), strict=True)
     ):
         assert {name: ours[name] for name in COUNTED} == {name: theirs[name] for name in COUNTED}, number
-        assert ours["zeros"] == pytest.approx(theirs["zeros"], rel=0, abs=1e-15), number
+        assert ours["zeros"] == theirs["zeros"], number
         assert ours["l2"] == pytest.approx(theirs["l2"], rel=1e-5), number
         scale = theirs["l2"] / theirs["numel"] ** 0.5  # a mean near zero is a difference of large sums
         assert ours["mean"] == pytest.approx(theirs["mean"], rel=1e-5, abs=1e-5 * scale), number
@@ -152,7 +152,6 @@ def test_signs_of_zero_and_payloads_of_nan_change_the_checksum():
     assert checksum(bits[:1].view(torch.float32)) != checksum(bits[1:].view(torch.float32))
 
 
-@pytest.mark.xfail(reason="every multiplier is odd, so a sign bit weighs 2^31 wherever it stands and two cancel")
 @pytest.mark.parametrize("dtype", TYPES)
 def test_two_flipped_signs_change_the_checksum(dtype):
     x = drawn(64, dtype=dtype)

@@ -37,9 +37,12 @@ def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Ten
 
 
 def problems(with_rows: bool = False) -> list[Any]:
+    once: dict[Any, Operator] = {}
+    for each in all_operators().values():
+        once.setdefault(each.function, each)  # a head is a product under another name
     return [
-        pytest.param(Problem(each, sizes), id=f"{name}-{'x'.join(map(str, sizes.values()))}")
-        for name, each in all_operators().items()
+        pytest.param(Problem(each, sizes), id=f"{each.name}-{'x'.join(map(str, sizes.values()))}")
+        for each in once.values()
         for sizes in each.sizes
         if each.rows or not with_rows
     ]
@@ -67,6 +70,18 @@ def upstream_for(problem: Problem, dtype: torch.dtype, seed: int = 1) -> Tensor:
     """Random: an all-ones gradient hides mistakes."""
     out = problem.operator.reference(**problem.arguments(torch.float32))
     return drawn(*out.shape, seed=seed).to(dtype if out.shape else torch.float32)
+
+
+_plain: dict[Any, dict[str, Tensor]] = {}
+
+
+def plain(problem: Problem) -> dict[str, Tensor]:
+    """Results of the problem as it stands, in fp32; computed once."""
+    key = problem.operator.name, *problem.sizes.items()
+    if key not in _plain:
+        given, upstream = problem.arguments(torch.float32), upstream_for(problem, torch.float32)
+        _plain[key] = results(problem.operator, problem.operator.function, given, upstream)
+    return _plain[key]
 
 
 def ulps(ours: Tensor, gold: Tensor) -> float:
