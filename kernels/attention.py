@@ -370,7 +370,7 @@ def _inputs(sizes: Sizes, dtype: torch.dtype, draw: torch.Generator) -> dict[str
 
 
 OPERATOR = Operator(
-    name="attention", chain=3, family="attention", contract="attention", function=attention, reference=reference,
+    name="attention", chain=3, family="attention", contract="K-ATTENTION-001", function=attention, reference=reference,
     inputs=_inputs, rows={"q": 0, "k": 0, "v": 0}, differentiable=("q", "k", "v"),
     sizes=({"batch": 3, "heads": 4, "groups": 2, "length": 21, "channels": 16},),
     large=(

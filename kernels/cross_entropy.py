@@ -15,6 +15,7 @@ fp16 a gradient must meet the loss scale before it is rounded: there the backwar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ import triton.language as tl
 from torch import Tensor
 
 from brickprof.operators.launch import floating, kernel, takes_torch, wants
-from brickprof.operators.operator import Operator, Sizes
+from brickprof.operators.operator import Arguments, Operator, Schedule, Sizes
 
 IGNORE = -100
 BLOCK, WARPS = 2048, 16
@@ -310,16 +311,38 @@ def _inputs(sizes: Sizes, dtype: torch.dtype, draw: torch.Generator) -> dict[str
     return {"logits": logits.to(dtype), "target": target}
 
 
+def _padded(given: Arguments) -> Arguments:
+    """The same rows and ignored ones behind them."""
+    logits, target = given["logits"].detach(), given["target"]
+    more = torch.cat([logits, logits.flip(0)]), torch.cat([target, torch.full_like(target, IGNORE)])
+    return {"logits": more[0].requires_grad_(), "target": more[1]}
+
+
+def _before_ignored_rows(operation: Callable[..., Tensor], given: Arguments) -> tuple[Tensor, Tensor]:
+    return operation(**given)[None], operation(**_padded(given))[None].detach()
+
+
+def _gradient_before_ignored_rows(operation: Callable[..., Tensor], given: Arguments) -> tuple[Tensor, Tensor]:
+    plain = {**given, "logits": given["logits"].detach().clone().requires_grad_()}
+    both = [(each, operation(**each)) for each in (plain, _padded(given))]
+    (was,), (now,) = (torch.autograd.grad(loss * 1.7, each["logits"]) for each, loss in both)
+    return was, now[: len(was)]
+
+
 OPERATORS = (
     Operator(
-        name="logprob", chain=8, family="logprob", contract="cross-entropy", function=logprob, reference=reference,
+        name="logprob", chain=8, family="logprob", contract="K-XENT-001", function=logprob, reference=reference,
         inputs=_inputs, rows={"logits": 0, "target": 0}, differentiable=("logits",),
         sizes=({"rows": 5, "vocabulary": 50}, {"rows": 3, "vocabulary": 33_000}),
         large=({"rows": 2048, "vocabulary": 32_000}, {"rows": 1024, "vocabulary": 128_256}),
     ),
     Operator(
-        name="cross_entropy", chain=9, family="logprob", contract="cross-entropy", function=cross_entropy,
+        name="cross_entropy", chain=9, family="logprob", contract="K-XENT-001", function=cross_entropy,
         reference=loss_reference, inputs=_inputs, rows={}, differentiable=("logits",),
         sizes=({"rows": 5, "vocabulary": 50},), large=({"rows": 2048, "vocabulary": 32_000},),
+        schedules=(
+            Schedule("T4", "ignored rows behind", _before_ignored_rows),
+            Schedule("T4", "gradient, ignored rows behind", _gradient_before_ignored_rows),
+        ),
     ),
 )  # fmt: skip

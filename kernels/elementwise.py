@@ -230,15 +230,16 @@ _SMALL = ({"rows": 5, "width": 40}, {"rows": 3, "width": 2000})
 _LARGE = ({"rows": 8192, "width": 11008},)
 OPERATORS = (
     Operator(
-        name="swiglu", chain=5, family="elementwise", contract="swiglu", function=swiglu, reference=swiglu_reference,
-        inputs=_pair, rows={"gate": 0, "up": 0}, differentiable=("gate", "up"), sizes=_SMALL, large=_LARGE,
+        name="swiglu", chain=5, family="elementwise", contract="K-SWIGLU-001", function=swiglu,
+        reference=swiglu_reference, inputs=_pair, rows={"gate": 0, "up": 0}, differentiable=("gate", "up"),
+        sizes=_SMALL, large=_LARGE,
     ),
     Operator(
-        name="silu", chain=5, family="elementwise", contract="silu", function=silu, reference=silu_reference,
+        name="silu", chain=5, family="elementwise", contract="K-GELU-001", function=silu, reference=silu_reference,
         inputs=_one, rows={"x": 0}, differentiable=("x",), sizes=_SMALL, large=_LARGE,
     ),
     Operator(
-        name="gelu", chain=5, family="elementwise", contract="gelu", function=gelu, reference=gelu_reference,
+        name="gelu", chain=5, family="elementwise", contract="K-GELU-001", function=gelu, reference=gelu_reference,
         inputs=_one, rows={"x": 0}, differentiable=("x",), sizes=_SMALL, large=_LARGE,
     ),
 )  # fmt: skip

@@ -115,7 +115,7 @@ def _inputs(sizes: Sizes, dtype: torch.dtype, draw: torch.Generator) -> dict[str
 
 
 OPERATOR = Operator(
-    name="embedding", chain=0, family="elementwise", contract="embedding", function=embedding, reference=reference,
+    name="embedding", chain=0, family="elementwise", contract="K-EMBED-001", function=embedding, reference=reference,
     inputs=_inputs, rows={"tokens": 0}, differentiable=("table",),
     sizes=({"rows": 9, "vocabulary": 6, "width": 20},), large=({"rows": 8192, "vocabulary": 32_000, "width": 4096},),
 )  # fmt: skip

@@ -263,7 +263,7 @@ def _inputs(sizes: Sizes, dtype: torch.dtype, draw: torch.Generator) -> dict[str
 
 def _family(name: str, chain: int, large: tuple[Sizes, ...]) -> Operator:
     return Operator(
-        name=name, chain=chain, family="reduction", contract="matmul", function=gemm, reference=reference,
+        name=name, chain=chain, family="reduction", contract="K-MATMUL-001", function=gemm, reference=reference,
         inputs=_inputs, rows={"x": 0}, differentiable=("x", "w"), large=large,
         sizes=({"m": 5, "n": 24, "k": 40}, {"m": 33, "n": 17, "k": 70}),
     )  # fmt: skip

@@ -211,7 +211,7 @@ def _inputs(sizes: Sizes, dtype: torch.dtype, draw: torch.Generator) -> dict[str
 
 
 OPERATOR = Operator(
-    name="rmsnorm", chain=2, family="reduction", contract="rmsnorm", function=rmsnorm, reference=reference,
+    name="rmsnorm", chain=2, family="reduction", contract="K-RMSNORM-001", function=rmsnorm, reference=reference,
     inputs=_inputs, rows={"x": 0}, differentiable=("x", "weight"),
     sizes=({"rows": 5, "width": 48}, {"rows": 19, "width": 64}), large=({"rows": 8192, "width": 4096},),
 )  # fmt: skip

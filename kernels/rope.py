@@ -103,7 +103,7 @@ def _inputs(sizes: Sizes, dtype: torch.dtype, draw: torch.Generator) -> dict[str
 
 
 OPERATOR = Operator(
-    name="rope", chain=1, family="elementwise", contract="rope", function=rope, reference=reference, inputs=_inputs,
-    rows={"x": 0}, differentiable=("x",), sizes=({"batch": 3, "heads": 2, "length": 7, "channels": 8},),
+    name="rope", chain=1, family="elementwise", contract="K-ROPE-001", function=rope, reference=reference,
+    inputs=_inputs, rows={"x": 0}, differentiable=("x",), sizes=({"batch": 3, "heads": 2, "length": 7, "channels": 8},),
     large=({"batch": 4, "heads": 32, "length": 4096, "channels": 128},),
 )  # fmt: skip

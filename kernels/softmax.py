@@ -84,7 +84,7 @@ def _inputs(sizes: Sizes, dtype: torch.dtype, draw: torch.Generator) -> dict[str
 
 
 OPERATOR = Operator(
-    name="softmax", chain=-1, family="reduction", contract="softmax", function=softmax, reference=reference,
+    name="softmax", chain=-1, family="reduction", contract="K-SOFTMAX-001", function=softmax, reference=reference,
     inputs=_inputs, rows={"x": 0}, differentiable=("x",), sizes=({"rows": 5, "width": 48}, {"rows": 3, "width": 130}),
     large=({"rows": 8192, "width": 4096},),
 )  # fmt: skip

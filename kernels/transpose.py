@@ -79,7 +79,7 @@ def _inputs(sizes: Sizes, dtype: torch.dtype, draw: torch.Generator) -> dict[str
 
 
 OPERATOR = Operator(
-    name="transpose", chain=-1, family="elementwise", contract="transpose", function=transpose, reference=reference,
-    inputs=_inputs, rows={"x": 0}, differentiable=("x",), sizes=({"batch": 3, "rows": 5, "columns": 70},),
-    large=({"batch": 32, "rows": 2048, "columns": 2050},),
+    name="transpose", chain=-1, family="elementwise", contract="K-TRANSPOSE-001", function=transpose,
+    reference=reference, inputs=_inputs, rows={"x": 0}, differentiable=("x",),
+    sizes=({"batch": 3, "rows": 5, "columns": 70},), large=({"batch": 32, "rows": 2048, "columns": 2050},),
 )  # fmt: skip

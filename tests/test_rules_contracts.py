@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from brickprof import plugins
 from brickprof.contracts import registry
 from brickprof.contracts.verdicts import ContractResult, Verdict, overall
 from brickprof.errors import ConfigurationError
+from brickprof.operators.operator import all_operators
 from brickprof.records import Event
 from brickprof.rules.engine import Engine
 
@@ -42,14 +45,34 @@ def test_every_rule_has_its_contract_and_every_contract_a_rule():
     assert {"C-TRAINSTABLE-001", "C-GRADFLOW-001"} <= set(library)
     judged = {contract for contracts in rules.values() for contract in contracts}
     assert judged - {""} <= set(library)
-    assert set(library) <= judged
+    of_kernels = {name for name, contract in library.items() if contract.bindings.kernels}
+    assert set(library) - of_kernels <= judged
+    assert not of_kernels & judged
+
+
+def test_contracts_of_kernels_and_kernels_name_each_other():
+    kernels = {name: operator.contract for name, operator in all_operators().items()}
+    library = registry.library()
+    bound = {name: contract.bindings.kernels for name, contract in library.items() if contract.bindings.kernels}
+    assert set(kernels.values()) <= set(bound)
+    for contract, names in bound.items():
+        assert set(names) <= {*kernels, "adamw"}, contract
+    for name, contract in kernels.items():
+        assert name in bound[contract]
+
+
+def test_tests_that_contracts_name_are_there():
+    root = Path(__file__).parents[1]
+    for contract in registry.library().values():
+        for each in contract.falsification:
+            assert (root / each.test).is_file(), (contract.id, each.test)
 
 
 def test_contracts_name_the_rules_that_judge_them():
     rules = rules_by_module()
     for contract in registry.library().values():
         assert contract.falsification, contract.id
-        assert contract.bindings.rules, contract.id
+        assert contract.bindings.rules or contract.bindings.kernels, contract.id
         for name in contract.bindings.rules:
             assert contract.id in rules[name], (contract.id, name)
 

@@ -59,7 +59,7 @@ _PLANNED = 0.8
 LOOKS, a flush, a cache that has to be filled again."""
 _LONG_STEP_NS = 100_000_000
 _PLANNED_LONG = 0.4
-"""The same for long steps: reading hundreds of megabytes costs the step that goes on more than the reading itself took."""
+"""The same for long steps: reading hundreds of megabytes costs the step more than the reading itself took."""
 _LEAST_EASE = 1 / 64
 
 

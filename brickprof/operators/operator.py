@@ -23,10 +23,11 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Schedule:
-    """Another way to the same rows (T5 to T7): chunks, a cache, packing. Both give tensors to compare bit by bit."""
+    """Another way to the same rows: chunks, a cache, packing, or padding where no argument holds rows. It gives tensors
+    to compare bit by bit; a name that begins with "gradient" says that they are gradients."""
 
     transform: str
-    """T5, T6 or T7."""
+    """Usually T5, T6 or T7."""
     name: str
     compare: Callable[[Callable[..., Any], Arguments], tuple[Tensor, Tensor]]
     """From the operation and its arguments: what it gives, and what it gives the other way."""
