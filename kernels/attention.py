@@ -360,6 +360,13 @@ def _behind_a_prefix(operation: Callable[..., Tensor], given: Arguments) -> tupl
     return whole[:, :, half:], operation(**{**given, "q": given["q"][:, :, half:]})
 
 
+def _lse_in_chunks(operation: Callable[..., Tensor], given: Arguments) -> tuple[Tensor, Tensor]:
+    """What a cache hands on besides keys and values: the log-sum-exp of each row."""
+    if operation is not attention:
+        raise TypeError("it gives no log-sum-exp")
+    return forward(**given)[1], _chunked(lambda **part: forward(**part)[1], given, max(1, given["q"].shape[2] // 3))
+
+
 def _inputs(sizes: Sizes, dtype: torch.dtype, draw: torch.Generator) -> dict[str, Tensor]:
     b, s, d = sizes["batch"], sizes["length"], sizes["channels"]
     shapes = ((b, sizes["heads"], s, d), (b, sizes["groups"], s, d), (b, sizes["groups"], s, d))
@@ -380,6 +387,7 @@ OPERATOR = Operator(
     schedules=(
         Schedule("T5", "prompt in chunks", _in_chunks),
         Schedule("T5", "token by token", _token_by_token),
+        Schedule("T5", "log-sum-exp in chunks", _lse_in_chunks),
         Schedule("T7", "behind a cached prefix", _behind_a_prefix),
     ),
 )  # fmt: skip
