@@ -20,6 +20,7 @@ import torch
 from brickprof.bricks import Brick, Kind
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
+from brickprof.capture.surroundings import hands_off
 from brickprof.clock import now
 
 _counter = time.perf_counter_ns
@@ -87,9 +88,10 @@ class LaunchesProbe(Probe):
 
     def _resolve(self, *, last: bool = False) -> None:
         """Writes launches that the device is done with; nobody waits for the others, and at the end they go without."""
+        may_ask = bool(self._pending) and not hands_off()  # asking an event would break a graph that is being captured
         waiting = []
         for row, before, after in self._pending:
-            if after.query():
+            if may_ask and after.query():
                 row[_DEVICE_NS] = int(before.elapsed_time(after) * 1e6)
             elif not last:
                 waiting.append((row, before, after))
@@ -128,7 +130,7 @@ def _kernels() -> Any:
 
 def _events() -> tuple[Any, Any] | None:
     """Two events of the current stream, the first recorded; none without a device, nor while a graph is captured."""
-    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+    if not torch.cuda.is_initialized() or hands_off():
         return None
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     before.record()

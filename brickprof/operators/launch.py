@@ -164,7 +164,8 @@ class Kernel:
         ended = None
         if _listener is not None:
             ended = self._told(arguments, bytes_moved, flops)
-        compiled = self.function[grid](**arguments)
+        with _at_home(next(iter(arguments.values()), None)):
+            compiled = self.function[grid](**arguments)
         if ended is not None:
             with contextlib.suppress(Exception):
                 ended()
@@ -198,6 +199,15 @@ class Kernel:
             return None
 
 
+def _at_home(argument: Any) -> contextlib.AbstractContextManager[Any]:
+    """On the device of a launch's first argument, a tensor or a descriptor of one: Triton asks for the current one."""
+    tensor = getattr(argument, "base", argument)
+    index = tensor.device.index if isinstance(tensor, Tensor) and tensor.is_cuda else None
+    if index is None or index == torch.cuda.current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device(index)
+
+
 class Bound:
     """A launch whose sizes, types and constants are settled. Changed tensors must be aligned as the first were."""
 
@@ -205,6 +215,7 @@ class Bound:
         self._brick = brick
         self._grid = grid
         self._arguments = arguments
+        self._anchor = next(iter(arguments.values()), None)
         self._run: Any = None
         self._values: list[Any] = []
         self._places: dict[str, int] = {}
@@ -217,7 +228,8 @@ class Bound:
         self._brick.launches += 1
         for name, value in changed.items():
             self._values[self._places[name]] = _address(value)
-        self._run(*self._values)
+        with _at_home(self._anchor):
+            self._run(*self._values)
 
     def _first(self, changed: dict[str, Any]) -> None:
         arguments = {**self._arguments, **changed}

@@ -92,6 +92,8 @@ class Launched(OnDevice):
         ]  # fmt: skip
         if many:
             return outcomes.broken(contract, many, f"at most {limit} binaries a kernel")
+        if not any(loads for kernels in counted.values() for _, loads in kernels.values()):
+            return outcomes.unjudged(contract, "nothing was compiled: the kernels ran in Triton's interpreter")
         launches = sum(count for kernels in counted.values() for count, _ in kernels.values())
         binaries = max(loads for kernels in counted.values() for _, loads in kernels.values())
         kinds = len({name for kernels in counted.values() for name in kernels})
