@@ -16,6 +16,7 @@ order.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,12 +157,17 @@ def product(*, a: Tensor, b: Tensor, tile: Tile | None = None, dtype: torch.dtyp
 
 def _accelerated(x: Tensor) -> bool:
     """Whether the tensor memory accelerator reads ``x``: 16-byte aligned, one stride 1, the other 16-byte aligned."""
-    if not x.is_cuda or torch.cuda.get_device_capability(x.device)[0] < 9:
+    if not x.is_cuda or not _has_accelerator(x.device.index):
         return False
     long, short = max(x.stride()), min(x.stride())
     if short != 1 and 1 not in x.shape:
         return False
     return x.data_ptr() % 16 == 0 and (long * x.element_size()) % 16 == 0 and long >= 1
+
+
+@functools.cache
+def _has_accelerator(index: int) -> bool:
+    return torch.cuda.get_device_capability(index)[0] >= 9
 
 
 def _described(x: Tensor, block: list[int], upright: bool) -> Any:

@@ -75,7 +75,7 @@ def _inputs(sizes: Sizes, dtype: torch.dtype, draw: torch.Generator) -> dict[str
 
 
 OPERATOR = Operator(
-    name="linear_logprob", chain=7, family="logprob", contract="K-XENT-001", function=linear_logprob,
-    reference=reference, inputs=_inputs, rows={"x": 0, "target": 0}, differentiable=("x", "w"),
+    name="linear_logprob", chain=7, family="logprob", gradient_family="reduction", contract="K-XENT-001",
+    function=linear_logprob, reference=reference, inputs=_inputs, rows={"x": 0, "target": 0}, differentiable=("x", "w"),
     sizes=({"rows": 5, "vocabulary": 50, "width": 24},), large=({"rows": 4100, "vocabulary": 32_000, "width": 4096},),
 )  # fmt: skip

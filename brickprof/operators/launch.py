@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from brickprof.errors import BrickprofError
+from brickprof.operators.queueing import Queue, address, straight
 
 
 class CannotLaunch(BrickprofError):
@@ -138,6 +139,7 @@ class Kernel:
         self.name = name
         self.launches = 0
         self.interpreted = type(function).__name__ == "InterpretedFunction"
+        self._queue = None if self.interpreted else Queue(function)
         _kernels[name] = self
         interpreted.cache_clear()
 
@@ -165,7 +167,7 @@ class Kernel:
         if _listener is not None:
             ended = self._told(arguments, bytes_moved, flops)
         with _at_home(next(iter(arguments.values()), None)):
-            compiled = self.function[grid](**arguments)
+            compiled = self._queue(grid, arguments) if self._queue else self.function[grid](**arguments)
         if ended is not None:
             with contextlib.suppress(Exception):
                 ended()
@@ -214,6 +216,7 @@ class Bound:
     def __init__(self, brick: Kernel, grid: tuple[int, ...], arguments: dict[str, Any]) -> None:
         self._brick = brick
         self._grid = grid
+        self._whole = (*grid, 1, 1)[:3]
         self._arguments = arguments
         self._anchor = next(iter(arguments.values()), None)
         self._run: Any = None
@@ -227,9 +230,9 @@ class Bound:
             return
         self._brick.launches += 1
         for name, value in changed.items():
-            self._values[self._places[name]] = _address(value)
+            self._values[self._places[name]] = address(value)
         with _at_home(self._anchor):
-            self._run(*self._values)
+            self._run(self._whole, self._values)
 
     def _first(self, changed: dict[str, Any]) -> None:
         arguments = {**self._arguments, **changed}
@@ -237,33 +240,9 @@ class Bound:
         if compiled is None or self._run is not None:  # the interpreter compiles nothing
             return
         names = self._brick.function.arg_names
-        self._values = [_address(arguments[name]) for name in names]
+        self._values = [address(arguments[name]) for name in names]
         self._places = {name: place for place, name in enumerate(names)}
-        self._run = _straight(compiled, (*self._grid, 1, 1)[:3])
-
-
-def _address(value: Any) -> Any:
-    """A tensor as the number that the launcher would ask it for; ``Bound`` keeps the tensor alive."""
-    return value.data_ptr() if isinstance(value, Tensor) else value
-
-
-def _straight(compiled: Any, grid: tuple[int, ...]) -> Callable[..., None]:
-    """Launches a binary as Triton does, less what it prepares for hooks when nobody has hooked in."""
-    from triton import knobs
-    from triton.runtime import driver
-
-    stream_of, device_of = driver.active.get_current_stream, driver.active.get_current_device
-    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-    hooked, run = compiled[grid], compiled.run
-    fixed = (compiled.function, compiled.packed_metadata, None, None, None)
-
-    def launch(*values: Any) -> None:
-        if enter.calls or leave.calls:
-            hooked(*values)
-        else:
-            run(*grid, stream_of(device_of()), *fixed, *values)
-
-    return launch
+        self._run = straight(compiled)
 
 
 def kernel(name: str) -> Callable[[Any], Kernel]:
@@ -295,9 +274,22 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 def floating(operation: str, **tensors: Tensor) -> torch.dtype:
     """Checks that all are of one floating type and on one device; the type."""
     first = next(iter(tensors.values()))
+    if _alike(first, tensors):
+        return first.dtype
     for name, tensor in tensors.items():
         wants(operation, name, isinstance(tensor, Tensor), "a tensor", type(tensor).__name__)
         wants(operation, name, tensor.dtype in FLOATS, "float32, bfloat16 or float16", tensor.dtype)
         wants(operation, name, tensor.dtype == first.dtype, f"{first.dtype}, as the others are", tensor.dtype)
         wants(operation, name, tensor.device == first.device, f"on {first.device}, as the others are", tensor.device)
     return first.dtype
+
+
+def _alike(first: Tensor, tensors: Mapping[str, Tensor]) -> bool:
+    """The same question without a word for an answer, which takes longer than the question."""
+    return all(
+        isinstance(each, Tensor)
+        and each.dtype in FLOATS
+        and each.dtype is first.dtype
+        and (each is first or each.device == first.device)
+        for each in tensors.values()
+    )

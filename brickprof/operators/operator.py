@@ -56,6 +56,8 @@ class Operator:
     large: tuple[Sizes, ...] = ()
     """Problems for a GPU, as models have them."""
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16, torch.float16)
+    gradient_family: str = ""
+    """When gradients are sums of another kind than values: a linear layer before a logprob has products for them."""
 
 
 def all_operators() -> dict[str, Operator]:

@@ -124,7 +124,9 @@ class Trial:
     def _held(self, truth: Tensor, given: Tensor, direction: str, outcome: Outcome) -> None:
         gradient = direction != FORWARD
         tally = self.book[GRADIENT_ACCURACY if gradient else FORWARD_ACCURACY]
-        allowed = tolerance(self.problem.operator.family, self.problem.dtype, gradient=gradient)
+        operator = self.problem.operator
+        family = (gradient and operator.gradient_family) or operator.family
+        allowed = tolerance(family, self.problem.dtype, gradient=gradient)
         difference = within(truth, given, allowed)
         shows = bool(difference.mismatches) or bool(truth.count_nonzero())
         tally.measured(difference, evidence=shows)

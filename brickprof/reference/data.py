@@ -39,9 +39,9 @@ class Corpus:
         self._seed = config.seed + (_EVALUATION if evaluation else 0)
         self._rules = self._permutations()
 
-    def _permutations(self) -> Tensor:
+    def _permutations(self) -> list[list[int]]:
         draw = torch.Generator().manual_seed(self.config.seed)
-        return torch.stack([torch.randperm(self.config.vocabulary, generator=draw) for _ in range(_RULES)])
+        return [torch.randperm(self.config.vocabulary, generator=draw).tolist() for _ in range(_RULES)]
 
     def sequences(self, numbers: Tensor) -> Tensor:
         """The sequences with these numbers, one token longer than the model reads. Each is made from its number
@@ -51,13 +51,13 @@ class Corpus:
         for number in numbers.tolist():
             draw = torch.Generator().manual_seed(self._seed * 1_000_033 + number)
             rule = self._rules[number % _RULES]
-            tokens = torch.randint(config.vocabulary, (config.length + 1,), generator=draw)
-            noisy = torch.rand(config.length + 1, generator=draw) < _NOISE
+            tokens = torch.randint(config.vocabulary, (config.length + 1,), generator=draw).tolist()
+            noisy = (torch.rand(config.length + 1, generator=draw) < _NOISE).tolist()
             for place in range(1, config.length + 1):
                 if not noisy[place]:
                     tokens[place] = rule[tokens[place - 1]]
             rows.append(tokens)
-        return torch.stack(rows)
+        return torch.tensor(rows)
 
     def order(self, epoch: int) -> Tensor:
         """The sequences of this rank in this epoch: its own shards, shuffled anew."""
