@@ -100,12 +100,12 @@ def norms() -> Iterator[Race]:
 
 
 def gates() -> Iterator[Race]:
-    from brickprof.kernels import elementwise
+    from brickprof.kernels import swiglu
 
     a, b, g = normal(8192, 11008), normal(8192, 11008), normal(8192, 11008)
 
     def ours(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return elementwise.swiglu(gate=a, up=b)
+        return swiglu.swiglu(gate=a, up=b)
 
     def eager(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return F.silu(a) * b
@@ -126,7 +126,7 @@ def gates() -> Iterator[Race]:
 
 
 def losses() -> Iterator[Race]:
-    from brickprof.kernels import cross_entropy
+    from brickprof.kernels import cross_entropy, logprob
 
     one = torch.ones((), device="cuda")
     for vocabulary in (32_000, 128_256):
@@ -150,7 +150,7 @@ def losses() -> Iterator[Race]:
         yield Race(
             "selected logprob forward", f"8192 x {vocabulary}",
             {
-                OURS: lambda x=logits, t=target: cross_entropy.logprob(logits=x, target=t),
+                OURS: lambda x=logits, t=target: logprob.logprob(logits=x, target=t),
                 "torch": lambda x=logits, t=target: torch.log_softmax(x.float(), -1).gather(1, t[:, None]),
             },
             "torch", most_us=600 if vocabulary > 100_000 else 0.0,
@@ -258,7 +258,7 @@ def update_race(tensors: list[torch.Tensor], problem: str) -> Race:
 
 
 def others() -> Iterator[Race]:
-    from brickprof.kernels import elementwise, embedding, rope, softmax, transpose
+    from brickprof.kernels import embedding, gelu, rope, softmax, transpose
 
     x = normal(4, 32, 4096, 128)
     cosine, sine = rope.tables(length=4096, channels=128, device="cuda")
@@ -274,7 +274,7 @@ def others() -> Iterator[Race]:
     wide = normal(8192, 11008)
     yield Race(
         "gelu forward", "8192 x 11008",
-        {OURS: lambda: elementwise.gelu(x=wide), "torch": lambda: F.gelu(wide, approximate="tanh")}, "torch",
+        {OURS: lambda: gelu.gelu(x=wide), "torch": lambda: F.gelu(wide, approximate="tanh")}, "torch",
     )  # fmt: skip
     rows = normal(8192, 4096)
     yield Race(

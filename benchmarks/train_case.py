@@ -39,6 +39,7 @@ CASES = {
     "medium": Case(layers=6, width=384, heads=6, length=256, batch=8, vocabulary=256),
     "124m": Case(12, 768, 12, 1024, 8, 50304, device="cuda", tied=True),
     "124m-compiled": Case(12, 768, 12, 1024, 8, 50304, device="cuda", tied=True, compiled=True),
+    "350m": Case(24, 1024, 16, 1024, 8, 50304, device="cuda", tied=True),
 }
 PEERS = ("none", "anomaly", "profiler", "hooks")
 

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from brickprof.kernels._blocks import load, store
+from brickprof.kernels._tables import Kept, Table, table
 from brickprof.operators.launch import FLOATS, kernel, takes_torch, wants
 
 BLOCK, ROUNDS, WARPS = 1024, 4, 4
@@ -28,32 +30,16 @@ _TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16:
 
 
 @triton.jit
-def _update(
-    p, g, m, v, at, inside, rate, keep, r1, b2, r2, eps, c2,
-    MASKED: tl.constexpr,
-):  # fmt: skip
-    if MASKED:
-        theta = tl.load(p + at, mask=inside, other=0.0).to(tl.float32)
-        grad = tl.load(g + at, mask=inside, other=0.0).to(tl.float32)
-        first = tl.load(m + at, mask=inside, other=0.0).to(tl.float32)
-        second = tl.load(v + at, mask=inside, other=0.0).to(tl.float32)
-    else:
-        theta = tl.load(p + at).to(tl.float32)
-        grad = tl.load(g + at).to(tl.float32)
-        first = tl.load(m + at).to(tl.float32)
-        second = tl.load(v + at).to(tl.float32)
+def _update(p, g, m, v, at, inside, rate, keep, r1, b2, r2, eps, c2, WHOLE: tl.constexpr):
+    theta, grad = load(p, at, inside, WHOLE), load(g, at, inside, WHOLE)
+    first, second = load(m, at, inside, WHOLE), load(v, at, inside, WHOLE)
     theta = theta * keep
     first = first + r1 * (grad - first)
     second = b2 * second + r2 * grad * grad
     theta = theta - rate * tl.div_rn(first, tl.sqrt_rn(second) * c2 + eps)
-    if MASKED:
-        tl.store(p + at, theta.to(p.dtype.element_ty), mask=inside)
-        tl.store(m + at, first.to(m.dtype.element_ty), mask=inside)
-        tl.store(v + at, second.to(v.dtype.element_ty), mask=inside)
-    else:
-        tl.store(p + at, theta.to(p.dtype.element_ty))
-        tl.store(m + at, first.to(m.dtype.element_ty))
-        tl.store(v + at, second.to(v.dtype.element_ty))
+    store(p, at, inside, theta, WHOLE)
+    store(m, at, inside, first, WHOLE)
+    store(v, at, inside, second, WHOLE)
 
 
 @kernel("adamw")
@@ -82,25 +68,15 @@ def _adamw(
     if left >= BLOCK * ROUNDS:
         for turn in tl.range(0, ROUNDS):
             at = turn * BLOCK + lane
-            _update(p, g, m, v, at, at < left, rate, keep, r1, b2, r2, eps, c2, False)
+            _update(p, g, m, v, at, at < left, rate, keep, r1, b2, r2, eps, c2, True)
     else:
         for turn in tl.range(0, ROUNDS):
             at = turn * BLOCK + lane
-            _update(p, g, m, v, at, at < left, rate, keep, r1, b2, r2, eps, c2, True)
+            _update(p, g, m, v, at, at < left, rate, keep, r1, b2, r2, eps, c2, False)
 
 
-class _Layout(NamedTuple):
-    addresses: Tensor
-    numels: Tensor
-    owners: Tensor
-    starts: Tensor
-    chunks: int
-    aligned: bool
-
-
-def _layout(groups: Sequence[Sequence[Tensor]], pointers: list[int]) -> _Layout:
+def _table(groups: Sequence[Sequence[Tensor]], pointers: list[int]) -> Table:
     device = groups[0][0].device
-    numels = [tensor.numel() for tensor in groups[0]]
     for name, tensors in zip(("parameters", "gradients", "exp_avg", "exp_avg_sq"), groups, strict=True):
         for number, (tensor, first) in enumerate(zip(tensors, groups[0], strict=True)):
             label = f"{name}[{number}]"
@@ -110,24 +86,14 @@ def _layout(groups: Sequence[Sequence[Tensor]], pointers: list[int]) -> _Layout:
             wants("adamw", label, tensor.shape == first.shape, str(tuple(first.shape)), tuple(tensor.shape))
             wants("adamw", label, tensor.stride() == first.stride(), f"strides {first.stride()}", tensor.stride())
     wants("adamw", "exp_avg_sq", groups[2][0].dtype == groups[3][0].dtype, "of exp_avg's type", groups[3][0].dtype)
-    owners = [i for i, numel in enumerate(numels) for _ in range(triton.cdiv(numel, CHUNK))]
-    starts = [start for numel in numels for start in range(0, numel, CHUNK)]
-
-    def put(values: list[int], dtype: torch.dtype) -> Tensor:
-        return torch.tensor(values, dtype=dtype).to(device)
-
-    return _Layout(
-        put(pointers, torch.int64), put(numels, torch.int64), put(owners, torch.int32), put(starts, torch.int64),
-        len(owners), all(pointer % 16 == 0 for pointer in pointers),
-    )  # fmt: skip
+    return table(pointers, [tensor.numel() for tensor in groups[0]], chunk=CHUNK, device=device)
 
 
 class Update:
     """One update of the same tensors again and again."""
 
     def __init__(self) -> None:
-        self._pointers: list[int] = []
-        self._layout: _Layout | None = None
+        self._kept = Kept[Table]()
 
     def __call__(
         self, *, parameters: Sequence[Tensor], gradients: Sequence[Tensor], exp_avg: Sequence[Tensor],
@@ -136,18 +102,18 @@ class Update:
     ) -> None:  # fmt: skip
         groups = parameters, gradients, exp_avg, exp_avg_sq
         pointers = [tensor.data_ptr() for group in groups for tensor in group]
-        if self._layout is None or pointers != self._pointers:
-            self._layout, self._pointers = _layout(groups, pointers), pointers
-        layout = self._layout
-        if layout.chunks:
+        numels = [tensor.numel() for tensor in parameters]
+        placed = self._kept.at(pointers, numels, lambda: _table(groups, pointers))
+        chunks = len(placed.owners)
+        if chunks:
             size = sum(group[0].element_size() for group in groups)
             _adamw.launch(
-                (layout.chunks,), bytes_moved=size * 2 * CHUNK * layout.chunks,
-                addresses=layout.addresses, numels=layout.numels, owners=layout.owners, starts=layout.starts,
+                (chunks,), bytes_moved=size * 2 * CHUNK * chunks,
+                addresses=placed.addresses, numels=placed.numels, owners=placed.owners, starts=placed.starts,
                 rate=lr / (1 - betas[0] ** step), keep=1 - lr * weight_decay, r1=1 - betas[0], b2=betas[1],
                 r2=1 - betas[1], eps=eps, c2=1 / math.sqrt(1 - betas[1] ** step), tensors=len(parameters),
                 P=_TYPES[parameters[0].dtype], G=_TYPES[gradients[0].dtype], S=_TYPES[exp_avg[0].dtype],
-                BLOCK=BLOCK, ROUNDS=ROUNDS, ALIGNED=layout.aligned, num_warps=WARPS,
+                BLOCK=BLOCK, ROUNDS=ROUNDS, ALIGNED=placed.aligned, num_warps=WARPS,
             )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
     logprob = logprob(x w^T, target)
 
 Enters: x (rows, K), the head's weight w (V, K), targets (rows). Leaves: fp32 log probabilities (rows). Rows are taken
-CHUNK at a time: their logits are made by the product of gemm.py, judged by the kernel of cross_entropy.py, and dropped;
+CHUNK at a time: their logits are made by the product of gemm.py, judged by the kernel of logprob.py, and dropped;
 the backward makes them again. Both are row-invariant, so the result has the same bits as the two operations one after
 the other. dw is added chunk by chunk in fp32, in order, and chunks are counted from the first row.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brickprof.kernels import cross_entropy, gemm
+from brickprof.kernels import gemm, logprob
 from brickprof.operators.launch import floating, takes_torch, wants
 from brickprof.operators.operator import Operator, Sizes
 
@@ -39,7 +39,7 @@ class _LinearLogProb(torch.autograd.Function):
             rows = slice(i, i + CHUNK)
             with torch.enable_grad():
                 logits = gemm.product(a=x[rows], b=w.T).requires_grad_()
-                chosen = cross_entropy.logprob(logits=logits, target=target[rows], ignore_index=ctx.ignore)
+                chosen = logprob.logprob(logits=logits, target=target[rows], ignore_index=ctx.ignore)
             (dlogits,) = torch.autograd.grad(chosen, logits, grad[rows])
             del logits, chosen
             dx[rows] = gemm.dgrad(dy=dlogits, w=w)
@@ -48,10 +48,10 @@ class _LinearLogProb(torch.autograd.Function):
 
 
 def _chunk(x: Tensor, w: Tensor, target: Tensor, ignore: int) -> Tensor:
-    return cross_entropy.logprob(logits=gemm.product(a=x, b=w.T), target=target, ignore_index=ignore)
+    return logprob.logprob(logits=gemm.product(a=x, b=w.T), target=target, ignore_index=ignore)
 
 
-def linear_logprob(*, x: Tensor, w: Tensor, target: Tensor, ignore_index: int = cross_entropy.IGNORE) -> Tensor:
+def linear_logprob(*, x: Tensor, w: Tensor, target: Tensor, ignore_index: int = logprob.IGNORE) -> Tensor:
     """fp32 log probabilities (rows) of target under softmax(x w^T)."""
     floating("linear_logprob", x=x, w=w)
     wants("linear_logprob", "w", w.ndim == 2 and w.shape[0] > 0, "(V, K) with V > 0", tuple(w.shape))
@@ -62,8 +62,8 @@ def linear_logprob(*, x: Tensor, w: Tensor, target: Tensor, ignore_index: int = 
     return _LinearLogProb.apply(x, w, target, ignore_index)
 
 
-def reference(*, x: Tensor, w: Tensor, target: Tensor, ignore_index: int = cross_entropy.IGNORE) -> Tensor:
-    return cross_entropy.reference(logits=x @ w.T, target=target, ignore_index=ignore_index)
+def reference(*, x: Tensor, w: Tensor, target: Tensor, ignore_index: int = logprob.IGNORE) -> Tensor:
+    return logprob.reference(logits=x @ w.T, target=target, ignore_index=ignore_index)
 
 
 def _inputs(sizes: Sizes, dtype: torch.dtype, draw: torch.Generator) -> dict[str, Tensor]:

@@ -20,27 +20,13 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
+from brickprof.kernels._blocks import load, store
 from brickprof.operators.launch import floating, kernel, takes_torch, wants
 from brickprof.operators.operator import Operator, Sizes
 
 ROWS = 32
 PAIR = 2
 COLUMNS, _TOGETHER = 32, 128
-
-
-@triton.jit
-def _load(x, at, inside, EVEN: tl.constexpr):
-    if EVEN:
-        return tl.load(x + at).to(tl.float32)
-    return tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _store(y, at, inside, value, EVEN: tl.constexpr):
-    if EVEN:
-        tl.store(y + at, value.to(y.dtype.element_ty))
-    else:
-        tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
 
 
 @kernel("rmsnorm.forward")
@@ -52,15 +38,15 @@ def _forward(
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, WIDTH)
     inside = at < width
-    weight = _load(w, at, inside, EVEN)
-    values = _load(x + row * width, at, inside, EVEN)
+    weight = load(w, at, inside, EVEN)
+    values = load(x + row * width, at, inside, EVEN)
     if ADDS:
-        values += _load(residual + row * width, at, inside, EVEN)
-        _store(h + row * width, at, inside, values, EVEN)
+        values += load(residual + row * width, at, inside, EVEN)
+        store(h + row * width, at, inside, values, EVEN)
         values = values.to(h.dtype.element_ty).to(tl.float32)
     r = tl.rsqrt(tl.sum(values * values, axis=0) / width + eps)
     tl.store(scale + row, r)
-    _store(y + row * width, at, inside, values * r * weight, EVEN)
+    store(y + row * width, at, inside, values * r * weight, EVEN)
 
 
 @kernel("rmsnorm.backward")
@@ -72,7 +58,7 @@ def _backward(
     """ROWS rows, PAIR of them at a time so that their loads overlap."""
     block = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, WIDTH)
-    weight = _load(w, at, at < width, EVEN)
+    weight = load(w, at, at < width, EVEN)
     dw = tl.zeros((WIDTH,), dtype=tl.float32)
     for first in tl.range(0, ROWS, PAIR):
         row = block * ROWS + first + tl.arange(0, PAIR)
@@ -89,7 +75,7 @@ def _backward(
         if ADDS:
             out += tl.load(dres + place, mask=inside, other=0.0).to(tl.float32)
         tl.store(dh + place, out.to(dh.dtype.element_ty), mask=inside)
-    _store(partial + block * width, at, at < width, dw, EVEN)
+    store(partial + block * width, at, at < width, dw, EVEN)
 
 
 @kernel("rmsnorm.weights")

@@ -19,6 +19,7 @@ adds all its chunks in their order, in float64: who that is may change, what it 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -27,7 +28,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from brickprof.operators.launch import FLOATS, Bound, kernel, takes_torch, wants
+from brickprof.kernels._tables import Kept, Table, put, send, table
+from brickprof.operators.launch import FLOATS, Bound, Kernel, kernel, takes_torch, wants
 
 NAMES = ("nan", "inf", "absmax", "l2", "mean", "zeros", "checksum", "numel")
 BLOCK, ROUNDS = 1024, 64
@@ -222,12 +224,12 @@ def _chunks(
 
 @kernel("statistics.sample")
 @triton.jit
-def _sample(addresses, numels, out, KIND: tl.constexpr, COUNT: tl.constexpr):
-    """COUNT values of each tensor, evenly spread; the last ones NaN where a tensor holds fewer."""
+def _sample(addresses, numels, strides, out, KIND: tl.constexpr, COUNT: tl.constexpr):
+    """COUNT values of each tensor, a stride apart; the last ones NaN where a tensor holds fewer."""
     tensor = tl.program_id(0)
     numel = tl.load(numels + tensor)
     lane = tl.arange(0, COUNT).to(tl.int64)
-    at = tl.where(numel <= COUNT, lane, lane * numel // COUNT)
+    at = lane * tl.load(strides + tensor)
     if KIND == "fp32":
         base = tl.load(addresses + tensor).to(tl.pointer_type(tl.float32))
     elif KIND == "bf16":
@@ -246,19 +248,32 @@ def chunk_of(dtype: torch.dtype) -> int:
 class _Layout(NamedTuple):
     """Where the tensors lie, on the device; and the launch over them, settled but for the output."""
 
-    addresses: Tensor
-    numels: Tensor
-    kind: str
+    table: Table
+    dtype: torch.dtype
     shape: Tensor
     whole: Bound
+    strides: dict[int, Tensor]
+    """By how many elements are sampled: how far apart they lie, tensor by tensor."""
+
+    def moves(self, tensors: Sequence[Tensor], pointers: list[int]) -> bool:
+        """The same sizes at other addresses; False where another launch is needed."""
+        if tensors[0].dtype is not self.dtype or all(at % 16 == 0 for at in pointers) is not self.table.aligned:
+            return False
+        if tensors[0].device != self.table.addresses.device:
+            return False
+        if not all(tensor.is_contiguous() or _dense(tensor) for tensor in tensors):
+            return False
+        send(pointers, self.table.addresses)
+        return True
 
 
 class Statistics:
-    """The statistics of the same tensors again and again, such as all gradients of a model."""
+    """The statistics of the same tensors again and again, such as all gradients of a model; on one stream."""
 
-    def __init__(self) -> None:
-        self._pointers: list[int] = []
-        self._layout: _Layout | None = None
+    def __init__(self, *, heard: bool = True) -> None:
+        """``heard``: whether its launches are the run's; those of whoever watches the run are not."""
+        self._kept = Kept[_Layout]()
+        self._chunks, self._draw = (_chunks, _sample) if heard else (_chunks.unheard(), _sample.unheard())
 
     def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
         """A table (tensors, 8), columns as in NAMES. Asks nothing of the device."""
@@ -271,43 +286,68 @@ class Statistics:
         """``count`` values of each tensor, evenly spread, as fp32 (tensors, count)."""
         wants("statistics", "count", count & (count - 1) == 0 and count > 0, "a power of two", count)
         layout = self._placed(tensors)
+        if count not in layout.strides:
+            layout.strides[count] = put([spacing(each, count) for each in tensors], torch.int64, tensors[0].device)
         out = torch.empty((len(tensors), count), dtype=torch.float32, device=tensors[0].device)
-        _sample.launch(
-            (len(tensors),), addresses=layout.addresses, numels=layout.numels, out=out, KIND=layout.kind, COUNT=count,
-            num_warps=4,
+        self._draw.launch(
+            (len(tensors),), addresses=layout.table.addresses, numels=layout.table.numels,
+            strides=layout.strides[count], out=out, KIND=_KIND[layout.dtype], COUNT=count, num_warps=4,
         )  # fmt: skip
         return out
 
     def _placed(self, tensors: Sequence[Tensor]) -> _Layout:
-        pointers = list(map(Tensor.data_ptr, tensors))
-        if self._layout is None or pointers != self._pointers:
-            self._layout, self._pointers = _layout(tensors, pointers), pointers
-        return self._layout
+        pointers, numels = list(map(Tensor.data_ptr, tensors)), list(map(Tensor.numel, tensors))
+        return self._kept.at(
+            pointers, numels, lambda: _layout(tensors, pointers, self._chunks),
+            lambda layout: layout.moves(tensors, pointers),
+        )  # fmt: skip
 
 
-def _layout(tensors: Sequence[Tensor], pointers: list[int]) -> _Layout:
+def spacing(tensor: Tensor, count: int) -> int:
+    """How far apart ``count`` elements lie: evenly, and not in step with the last dimension, so that of rows that begin
+    alike other columns are seen too."""
+    stride, width = max(1, tensor.numel() // count), tensor.shape[-1] if tensor.dim() > 1 else 1
+    while math.gcd(stride, width) > 1:
+        stride -= 1
+    return stride
+
+
+def warm(dtype: torch.dtype, device: int) -> None:
+    """Compiles for ``device`` what tensors of ``dtype`` will need; launches nothing."""
+    from triton.runtime.jit import MockTensor
+
+    def any_of(**types: torch.dtype) -> dict[str, Any]:
+        return {name: MockTensor.wrap_dtype(kind) for name, kind in types.items()}
+
+    int32, int64, float32 = torch.int32, torch.int64, torch.float32
+    where = any_of(addresses=int64, numels=int64)
+    rest = any_of(
+        owners=int32, starts=int64, firsts=int32, sums=float32, counts=int32, finished=int32, out=torch.float64
+    )
+    with torch.cuda.device(device):
+        for aligned in (True, False):
+            _chunks.function.run(
+                grid=(1,), warmup=True, **where, **rest, KIND=_KIND[dtype], BLOCK=BLOCK, ROUNDS=ROUNDS, PRIME=_PRIME,
+                ALIGNED=aligned, num_warps=WARPS,
+            )  # fmt: skip
+        drawn = any_of(strides=int64, out=float32)
+        _sample.function.run(grid=(1,), warmup=True, **where, **drawn, KIND=_KIND[dtype], COUNT=1024, num_warps=4)
+
+
+def _layout(tensors: Sequence[Tensor], pointers: list[int], brick: Kernel) -> _Layout:
     _checked(tensors)
-    device, kind, chunk = tensors[0].device, _KIND[tensors[0].dtype], chunk_of(tensors[0].dtype)
-    counts = [tensor.numel() for tensor in tensors]
-    parts = [triton.cdiv(numel, chunk) for numel in counts]
-
-    def put(values: Sequence[int], dtype: torch.dtype) -> Tensor:
-        return torch.tensor(values, dtype=dtype).to(device)
-
-    addresses, numels = put(pointers, torch.int64), put(counts, torch.int64)
-    shape = torch.empty((len(tensors), 8), dtype=torch.float64, device=device)
-    whole = _chunks.bind(
-        (sum(parts),), addresses=addresses, numels=numels,
-        sums=torch.empty((sum(parts), 4), dtype=torch.float32, device=device),
-        counts=torch.empty((sum(parts), 4), dtype=torch.int32, device=device),
+    device, dtype, chunk = tensors[0].device, tensors[0].dtype, chunk_of(tensors[0].dtype)
+    placed = table(pointers, [tensor.numel() for tensor in tensors], chunk=chunk, device=device)
+    chunks = len(placed.owners)
+    whole = brick.bind(
+        (chunks,), addresses=placed.addresses, numels=placed.numels, owners=placed.owners, starts=placed.starts,
+        firsts=put([0, *itertools.accumulate(placed.parts)], torch.int32, device),
+        sums=torch.empty((chunks, 4), dtype=torch.float32, device=device),
+        counts=torch.empty((chunks, 4), dtype=torch.int32, device=device),
         finished=torch.zeros(len(tensors), dtype=torch.int32, device=device),
-        owners=put([i for i, part in enumerate(parts) for _ in range(part)], torch.int32),
-        starts=put([start for numel in counts for start in range(0, numel, chunk)], torch.int64),
-        firsts=put([0, *itertools.accumulate(parts)], torch.int32),
-        KIND=kind, BLOCK=BLOCK, ROUNDS=ROUNDS, PRIME=_PRIME, ALIGNED=all(at % 16 == 0 for at in pointers),
-        num_warps=WARPS,
+        KIND=_KIND[dtype], BLOCK=BLOCK, ROUNDS=ROUNDS, PRIME=_PRIME, ALIGNED=placed.aligned, num_warps=WARPS,
     )  # fmt: skip
-    return _Layout(addresses, numels, kind, shape, whole)
+    return _Layout(placed, dtype, torch.empty((len(tensors), 8), dtype=torch.float64, device=device), whole, {})
 
 
 def _checked(tensors: Sequence[Tensor]) -> None:
@@ -387,8 +427,7 @@ def sample_reference(tensors: Sequence[Tensor], count: int = 1024) -> Tensor:
     out = torch.full((len(tensors), count), float("nan"), device=tensors[0].device)
     for number, tensor in enumerate(tensors):
         flat = tensor.detach().reshape(-1)
-        at = torch.arange(count, device=flat.device)
-        at = at[: len(flat)] if len(flat) <= count else at * len(flat) // count
+        at = torch.arange(min(count, len(flat)), device=flat.device) * spacing(tensor, count)
         out[number, : len(at)] = flat[at].float()
     return out
 

@@ -11,7 +11,7 @@ import torch
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
-from brickprof.kernels import adamw, attention, cross_entropy, elementwise, gemm, rmsnorm, statistics
+from brickprof.kernels import adamw, attention, cross_entropy, gemm, logprob, rmsnorm, silu, statistics, swiglu
 from brickprof.operators import launch
 from brickprof.operators.operator import all_operators
 
@@ -76,7 +76,7 @@ def test_one_binary_for_all_shapes():
 
     def work(rows):
         gemm.product(a=normal(rows, 1024), b=normal(512, 1024).T, tile=gemm.LARGE)
-        elementwise.swiglu(gate=normal(rows, 64), up=normal(rows, 64))
+        swiglu.swiglu(gate=normal(rows, 64), up=normal(rows, 64))
         rmsnorm.rmsnorm(x=normal(rows, 256), weight=normal(256))
         attention.attention(q=normal(1, 2, rows, 64), k=normal(1, 2, rows, 64), v=normal(1, 2, rows, 64))
 
@@ -121,12 +121,12 @@ def test_a_prompt_in_chunks_has_the_same_bits(chunk):
 def test_more_than_two_to_the_31_elements():
     x = torch.zeros(2**31 + 5000, dtype=torch.bfloat16, device="cuda")
     x[-1], x[2**31] = 3.0, -1.0
-    assert elementwise.silu(x=x)[-1].item() == pytest.approx(2.857, rel=1e-2)
+    assert silu.silu(x=x)[-1].item() == pytest.approx(2.857, rel=1e-2)
     table = statistics.as_dicts(statistics.statistics([x]))[0]
     assert table["absmax"] == 3.0 and table["l2"] == pytest.approx(10**0.5) and table["nan"] == 0
     logits = x[: 2**31].view(2**14, 2**17)
     target = torch.zeros(2**14, dtype=torch.int64, device="cuda")
-    chosen = cross_entropy.logprob(logits=logits, target=target)
+    chosen = logprob.logprob(logits=logits, target=target)
     assert torch.allclose(chosen, torch.full_like(chosen, -17 * 0.6931472), atol=1e-4)
 
 

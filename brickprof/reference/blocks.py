@@ -64,10 +64,10 @@ class InTriton:
     """The same on ``brickprof.kernels``: a row's bits are its own, whatever the batch."""
 
     def __init__(self) -> None:
-        from brickprof.kernels import attention, cross_entropy, elementwise, embedding, linear, rmsnorm, rope
+        from brickprof.kernels import attention, cross_entropy, embedding, linear, rmsnorm, rope, swiglu
 
         self._linear, self._embedding, self._rmsnorm = linear.linear, embedding.embedding, rmsnorm.rmsnorm
-        self._rope, self._attention, self._swiglu = rope.rope, attention.attention, elementwise.swiglu
+        self._rope, self._attention, self._swiglu = rope.rope, attention.attention, swiglu.swiglu
         self._cross_entropy = cross_entropy.cross_entropy
 
     def linear(self, x: Tensor, weight: Tensor) -> Tensor:

@@ -10,10 +10,12 @@ from problems import Problem, drawn, plain, problems, results, same_bits, upstre
 from torch import Tensor
 
 from brickprof.errors import BrickprofError
-from brickprof.kernels import adamw, cross_entropy, elementwise, gemm, linear, rmsnorm, softmax, statistics
+from brickprof.kernels import adamw, cross_entropy, gemm, linear, rmsnorm, softmax, statistics, swiglu
 from brickprof.kernels.attention import attention
 from brickprof.kernels.embedding import embedding
 from brickprof.kernels.linear_logprob import linear_logprob
+from brickprof.kernels.lm_head import lm_head
+from brickprof.kernels.logprob import logprob
 from brickprof.kernels.rope import rope, tables
 from brickprof.kernels.transpose import transpose
 from brickprof.operators import launch
@@ -52,6 +54,8 @@ WRONG_SHAPES = {
     "gemm of other widths": lambda: gemm.gemm(x=drawn(2, 3), w=drawn(5, 4)),
     "gemm with a vector": lambda: gemm.gemm(x=drawn(2, 3), w=drawn(3)),
     "gemm of a number": lambda: gemm.gemm(x=torch.tensor(1.0), w=drawn(3, 3)),
+    "head of other widths": lambda: lm_head(x=drawn(2, 3), w=drawn(5, 4)),
+    "head with a vector": lambda: lm_head(x=drawn(2, 3), w=drawn(3)),
     "dgrad": lambda: gemm.dgrad(dy=drawn(2, 3), w=drawn(4, 5)),
     "wgrad": lambda: gemm.wgrad(dy=drawn(2, 3), x=drawn(3, 5)),
     "rmsnorm weight": lambda: rmsnorm.rmsnorm(x=drawn(2, 3), weight=drawn(4)),
@@ -59,7 +63,7 @@ WRONG_SHAPES = {
     "residual": lambda: rmsnorm.add_rmsnorm(x=drawn(2, 3), residual=drawn(1, 3), weight=drawn(3)),
     "softmax of a number": lambda: softmax.softmax(x=torch.tensor(1.0)),
     "softmax too wide": lambda: softmax.softmax(x=torch.zeros(1, 65_537)),
-    "swiglu": lambda: elementwise.swiglu(gate=drawn(2, 3), up=drawn(3)),
+    "swiglu": lambda: swiglu.swiglu(gate=drawn(2, 3), up=drawn(3)),
     "heads that do not divide": lambda: attention(q=drawn(1, 3, 4, 16), k=drawn(1, 2, 4, 16), v=drawn(1, 2, 4, 16)),
     "fewer keys than queries": lambda: attention(q=drawn(1, 2, 4, 16), k=drawn(1, 2, 3, 16), v=drawn(1, 2, 3, 16)),
     "odd channels": lambda: attention(q=drawn(1, 2, 4, 24), k=drawn(1, 2, 4, 24), v=drawn(1, 2, 4, 24)),
@@ -67,13 +71,13 @@ WRONG_SHAPES = {
     "three dimensions": lambda: attention(q=drawn(2, 4, 16), k=drawn(2, 4, 16), v=drawn(2, 4, 16)),
     "rope of odd channels": lambda: rope(x=drawn(4, 7), cosine=drawn(4, 3), sine=drawn(4, 3)),
     "rope tables": lambda: rope(x=drawn(4, 8), cosine=drawn(3, 4), sine=drawn(3, 4)),
-    "logits": lambda: cross_entropy.logprob(logits=drawn(2, 3, 4), target=torch.zeros(2, dtype=torch.int64)),
-    "no vocabulary": lambda: cross_entropy.logprob(logits=drawn(2, 0), target=torch.zeros(2, dtype=torch.int64)),
+    "logits": lambda: logprob(logits=drawn(2, 3, 4), target=torch.zeros(2, dtype=torch.int64)),
+    "no vocabulary": lambda: logprob(logits=drawn(2, 0), target=torch.zeros(2, dtype=torch.int64)),
     "targets": lambda: cross_entropy.cross_entropy(logits=drawn(2, 3), target=torch.zeros(3, dtype=torch.int64)),
     "reduction": lambda: cross_entropy.cross_entropy(
         logits=drawn(2, 3), target=torch.zeros(2, dtype=torch.int64), reduction="none"
     ),
-    "float targets": lambda: cross_entropy.logprob(logits=drawn(2, 3), target=torch.zeros(2)),
+    "float targets": lambda: logprob(logits=drawn(2, 3), target=torch.zeros(2)),
     "head": lambda: linear_logprob(x=drawn(2, 3), w=drawn(5, 4), target=torch.zeros(2, dtype=torch.int64)),
     "float targets of a head": lambda: linear_logprob(x=drawn(2, 3), w=drawn(5, 3), target=torch.zeros(2)),
     "table": lambda: embedding(tokens=torch.zeros(2, dtype=torch.int64), table=drawn(3)),
@@ -151,7 +155,7 @@ def test_no_rows_give_no_rows(problem):
 
 EMPTY = {
     "gemm without columns": lambda: gemm.gemm(x=drawn(2, 3), w=drawn(0, 3)),
-    "swiglu": lambda: elementwise.swiglu(gate=torch.empty(0), up=torch.empty(0)),
+    "swiglu": lambda: swiglu.swiglu(gate=torch.empty(0), up=torch.empty(0)),
     "softmax": lambda: softmax.softmax(x=torch.empty(3, 0)),
     "rmsnorm": lambda: rmsnorm.rmsnorm(x=torch.empty(3, 0), weight=torch.empty(0)),
     "transpose": lambda: transpose(x=torch.empty(2, 0, 3)),
@@ -215,7 +219,7 @@ def test_int32_tokens_and_targets_are_those_of_int64():
     assert same_bits(embedding(tokens=tokens.int(), table=logits), embedding(tokens=tokens, table=logits))
     given = {"logits": logits, "target": tokens}
     narrow = {"logits": logits, "target": tokens.int()}
-    assert same_bits(cross_entropy.logprob(**narrow), cross_entropy.logprob(**given))
+    assert same_bits(logprob(**narrow), logprob(**given))
     x, w = drawn(3, 4), drawn(9, 4)
     assert same_bits(linear_logprob(x=x, w=w, target=tokens.int()), linear_logprob(x=x, w=w, target=tokens))
 
@@ -224,22 +228,18 @@ def test_int32_tokens_and_targets_are_those_of_int64():
 
 
 def test_a_buffer_that_is_too_small_is_refused_before_the_launch():
-    from brickprof.kernels.elementwise import _swiglu
-
     before = launch.counts()["swiglu.forward"].launches
     with pytest.raises(launch.BufferTooSmall, match=r"y holds 3 elements.*reaches 4.*C-BUFSIZE-001"):
-        _swiglu.launch((1,), needs={"y": 4}, gate=drawn(4), up=drawn(4), y=torch.empty(3), count=4, BLOCK=16)
+        swiglu._forward.launch((1,), needs={"y": 4}, gate=drawn(4), up=drawn(4), y=torch.empty(3), count=4, BLOCK=16)
     assert launch.counts()["swiglu.forward"].launches == before
 
 
 def test_a_buffer_is_measured_from_where_its_view_begins():
-    from brickprof.kernels.elementwise import _swiglu
-
     y = torch.zeros(8)
-    _swiglu.launch((1,), needs={"y": 4}, gate=torch.ones(4), up=torch.ones(4), y=y[4:], count=4, BLOCK=16)
+    swiglu._forward.launch((1,), needs={"y": 4}, gate=torch.ones(4), up=torch.ones(4), y=y[4:], count=4, BLOCK=16)
     assert (y[:4] == 0).all() and (y[4:] > 0).all()
     with pytest.raises(launch.BufferTooSmall):
-        _swiglu.launch((1,), needs={"y": 4}, gate=drawn(4), up=drawn(4), y=y[5:], count=4, BLOCK=16)
+        swiglu._forward.launch((1,), needs={"y": 4}, gate=drawn(4), up=drawn(4), y=y[5:], count=4, BLOCK=16)
 
 
 @pytest.mark.parametrize("call", [gemm.gemm, gemm.dgrad, gemm.wgrad, gemm.product])
@@ -249,10 +249,8 @@ def test_operands_of_a_product_cannot_be_swapped_by_place(call):
 
 
 def test_a_launch_takes_no_argument_by_place():
-    from brickprof.kernels.elementwise import _swiglu
-
     with pytest.raises(TypeError):
-        _swiglu.launch((1,), drawn(4), drawn(4), drawn(4), 4)
+        swiglu._forward.launch((1,), drawn(4), drawn(4), drawn(4), 4)
 
 
 def test_layers_of_a_wrong_size_are_named():

@@ -13,14 +13,18 @@ from problems import drawn, same_bits, ulps
 
 from brickprof.kernels.attention import attention
 from brickprof.kernels.attention import reference as attention_reference
-from brickprof.kernels.cross_entropy import cross_entropy, logprob
-from brickprof.kernels.elementwise import gelu, silu, swiglu
+from brickprof.kernels.cross_entropy import cross_entropy
 from brickprof.kernels.embedding import embedding
+from brickprof.kernels.gelu import gelu
 from brickprof.kernels.gemm import dgrad, gemm, wgrad
 from brickprof.kernels.linear_logprob import linear_logprob
+from brickprof.kernels.lm_head import lm_head
+from brickprof.kernels.logprob import logprob
 from brickprof.kernels.rmsnorm import RMSNorm, add_rmsnorm, rmsnorm
 from brickprof.kernels.rope import rope, tables
+from brickprof.kernels.silu import silu
 from brickprof.kernels.softmax import softmax
+from brickprof.kernels.swiglu import swiglu
 from brickprof.kernels.transpose import transpose
 
 few = settings(max_examples=12, deadline=None)
@@ -422,6 +426,16 @@ def test_a_second_backward_of_the_loss_is_refused():
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="one backward"):
         loss.backward()
+
+
+def test_a_head_is_a_product_to_the_bit():
+    x, w, dy = drawn(6, 24), drawn(70, 24, seed=1), drawn(6, 70, seed=2)
+    given, plain = ([each.clone().requires_grad_() for each in (x, w)] for _ in range(2))
+    logits, expected = lm_head(x=given[0], w=given[1]), gemm(x=plain[0], w=plain[1])
+    logits.backward(dy)
+    expected.backward(dy)
+    assert same_bits(logits, expected)
+    assert all(same_bits(ours.grad, theirs.grad) for ours, theirs in zip(given, plain, strict=True))
 
 
 def test_logprobs_straight_from_hidden_states_have_the_same_bits():

@@ -37,12 +37,9 @@ def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Ten
 
 
 def problems(with_rows: bool = False) -> list[Any]:
-    once: dict[Any, Operator] = {}
-    for each in all_operators().values():
-        once.setdefault(each.function, each)  # a head is a product under another name
     return [
         pytest.param(Problem(each, sizes), id=f"{each.name}-{'x'.join(map(str, sizes.values()))}")
-        for each in once.values()
+        for each in all_operators().values()
         for sizes in each.sizes
         if each.rows or not with_rows
     ]
