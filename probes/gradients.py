@@ -25,8 +25,9 @@ from brickprof.capture.book import Entry, owned
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
-from brickprof.capture.survey import Row, survey
+from brickprof.capture.survey import Row, row, survey
 from brickprof.capture.tensors import on_host
+from brickprof.capture.vigil import Vigil
 from brickprof.clock import now
 from brickprof.records import ROLES
 
@@ -35,6 +36,8 @@ _MOST_NAMED = 32
 _HISTORY = 64
 _JUMP = 50.0
 _RECKON = 8
+_ROWS_EVERY = 4
+"""On a device: all gradients' statistics are there in every step, and written in every fourth."""
 _counter = time.perf_counter_ns
 
 
@@ -80,6 +83,9 @@ class GradientsProbe(Probe):
         self._sizes = 0
         self._usual = math.inf
         self._missing: list[int] = []
+        self._unscaled = -1
+        self._vigil = Vigil(session, self._kept)
+        session.vigil = self._pass
 
     def step_begin(self, step: int) -> None:
         self._seen.clear()
@@ -100,6 +106,7 @@ class GradientsProbe(Probe):
             self._look(session.watched(), "backward")
 
     def unscale_begin(self, scaler: Any, optimizer: Any) -> None:
+        self._unscaled = self.session.step
         self._look(owned(optimizer), "unscale")
         self._scale = None
 
@@ -128,11 +135,37 @@ class GradientsProbe(Probe):
         owners = {id(parameter) for optimizer in session.book.optimizers() for parameter in owned(optimizer)}
         return [p for p in session.watched() if p.grad is not None and id(p) not in owners]
 
+    # -- steps that are not looked at for their gradients
+
+    def _pass(self, parameters: Sequence[torch.Tensor], *, clipping: bool = False) -> None:
+        """Gradients on a device are about to be clipped or applied. What a scaler has unscaled is judged when it is
+        applied: the step that an overflow would have made is not made."""
+        if not clipping or self._unscaled != self.session.step:
+            self._vigil.take(parameters)
+
+    def _kept(self, step: int, parameters: Sequence[torch.Tensor], table: Any) -> None:
+        """The statistics of a step's gradients have arrived; see ``survey.row`` for their columns."""
+        entry = self.session.book.entry
+        size = math.sqrt(float((table[:, 3] ** 2).sum()))
+        if not table[:, :2].any():
+            self.session.pulse.norm = size
+            self._alarm(size, [], step)
+            if step % (_ROWS_EVERY * self.session.cadence.floor) == 0:
+                self._write(step, [entry(each) for each in parameters], [row(of) for of in table.tolist()])
+            return
+        entries, rows = [entry(each) for each in parameters], [row(of) for of in table.tolist()]
+        self._write(step, entries, rows)
+        self._record_rows(_Moment("step", step, 0, None, []), entries, rows)
+
     # -- the look
 
     def _look(self, parameters: Iterable[torch.Tensor], point: str, *, needed: bool = False) -> None:
         on = self.session.on
-        if not (on.guard or on.full or needed) or hands_off():
+        if not (on.guard or on.full or needed):
+            if point in ("clip", "step"):
+                self._pass(list(parameters), clipping=point == "clip")
+            return
+        if hands_off():
             return
         watched = self._unseen(parameters)
         if not watched:
@@ -171,8 +204,22 @@ class GradientsProbe(Probe):
         if on_host(values[0]):
             readback.read(tensors.guard_norms(values), lambda host: self._judge(moment, entries, host.tolist(), values))
             return
+        table = self.session.fused.table("guard", values)
+        if table is not None:
+            order = table.in_order
+            readback.read(table.values, lambda host: self._judge_rows(moment, entries, order(host.numpy()).tolist()))
+            return
         norms = torch.stack([tensors.guard_norms(values).float(), tensors.l2_norms(values).float()])
         readback.read(norms, lambda host: self._judge_late(moment, entries, *host.tolist()))
+
+    def _judge_rows(self, moment: _Moment, entries: list[Entry], table: list[list[float]]) -> None:
+        """The gradients of a device, as our kernel has counted and summed them."""
+        rows = [row(of) for of in table]
+        if moment.step % (_ROWS_EVERY * self.session.cadence.floor) == 0:
+            self._write(moment.step, entries, rows, micro=moment.micro, scale=moment.scale)
+        self._record_rows(moment, entries, rows)
+        if moment.scale is None and all(each.finite for each in rows):
+            self._alarm(math.sqrt(sum(each.l2**2 for each in rows)), [], moment.step)
 
     def _judge_late(self, moment: _Moment, entries: list[Entry], largest: list[float], norms: list[float]) -> None:
         """The gradients of a device: their largest elements say whether they are finite, their norms how large."""
@@ -259,21 +306,31 @@ class GradientsProbe(Probe):
         session.fact("sampled", told, always=True)
 
         def arrived(rows: list[Row]) -> None:
-            for entry, row in zip(entries, rows, strict=True):
-                session.journal.sample(
-                    (stamp, step, micro, entry.brick, entry.number, _GRAD, row.numel, row.nan, row.inf, row.absmax,
-                     row.l2, row.mean, row.zero_fraction, None, None, moment.scale, row.histogram)
-                )  # fmt: skip
-            broken = [
-                {"tensor": entry.number, "nan": row.nan, "inf": row.inf, "numel": row.numel}
-                for entry, row in zip(entries, rows, strict=True)
-                if not row.finite
-            ]
-            largest = max(range(len(rows)), key=lambda i: rows[i].absmax if rows[i].finite else -1.0)
-            l2 = None if broken else math.sqrt(sum(row.l2**2 for row in rows))
-            zero = [entry.number for entry, row in zip(entries, rows, strict=True) if row.l2 == 0]
-            absmax, at = rows[largest].absmax, entries[largest].number
-            # What is alarming is learnt from the guard alone: sampled steps have reasons of their own.
-            self._record(moment, len(rows), l2, absmax, at, broken, zero, learn=False)
+            self._write(step, entries, rows, stamp=stamp, micro=micro, scale=moment.scale)
+            self._record_rows(moment, entries, rows)
 
-        survey(values, session.readback, arrived)
+        survey(session.fused, "gradients", values, session.readback, arrived)
+
+    def _write(
+        self, step: int, entries: list[Entry], rows: list[Row], *, stamp: int | None = None, micro: int = 0,
+        scale: float | None = None,
+    ) -> None:  # fmt: skip
+        stamp = now() if stamp is None else stamp
+        for entry, of in zip(entries, rows, strict=True):
+            self.session.journal.sample(
+                (stamp, step, micro, entry.brick, entry.number, _GRAD, of.numel, of.nan, of.inf, of.absmax,
+                 of.l2, of.mean, of.zero_fraction, None, None, scale, of.histogram or None)
+            )  # fmt: skip
+
+    def _record_rows(self, moment: _Moment, entries: list[Entry], rows: list[Row]) -> None:
+        broken = [
+            {"tensor": entry.number, "nan": of.nan, "inf": of.inf, "numel": of.numel}
+            for entry, of in zip(entries, rows, strict=True)
+            if not of.finite
+        ]
+        largest = max(range(len(rows)), key=lambda i: rows[i].absmax if rows[i].finite else -1.0)
+        l2 = None if broken else math.sqrt(sum(of.l2**2 for of in rows))
+        zero = [entry.number for entry, of in zip(entries, rows, strict=True) if of.l2 == 0]
+        absmax, at = rows[largest].absmax, entries[largest].number
+        # What is alarming is learnt from the guard alone: sampled steps have reasons of their own.
+        self._record(moment, len(rows), l2, absmax, at, broken, zero, learn=False)

@@ -21,7 +21,7 @@ from brickprof.capture import glance, hub, tensors
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
-from brickprof.capture.survey import Row, survey
+from brickprof.capture.survey import Row, deliver, measure
 from brickprof.capture.trace import PHASE
 from brickprof.clock import now
 from brickprof.records import ROLES
@@ -174,7 +174,7 @@ class LoaderProbe(Probe):
                 f"batch[{place}]",
                 {"model": "", "brick": brick, "shape": list(tensor.shape), "dtype": str(tensor.dtype)[6:]},
             )
-            survey([values], session.readback, partial(self._write, brick, number))
+            deliver([measure([values])], session.readback, partial(self._write, brick, number))
 
     def _write(self, brick: int, number: int, rows: list[Row]) -> None:
         session = self.session

@@ -22,7 +22,7 @@ from brickprof.capture.book import Entry, owned
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
-from brickprof.capture.survey import Row, deliver, measure
+from brickprof.capture.survey import Row, deliver, measure_all
 from brickprof.capture.tensors import on_host
 from brickprof.clock import now
 from brickprof.records import ROLES
@@ -62,7 +62,7 @@ class WeightsProbe(Probe):
         watched = self._watch(owned(optimizer))
         if watched:
             values = [value for _, value in watched]
-            self._before[id(optimizer)] = ([entry.number for entry, _ in watched], tensors.samples(values))
+            self._before[id(optimizer)] = ([entry.number for entry, _ in watched], self._samples_of(values))
 
     def optimizer_end(self, optimizer: Any) -> None:
         before = self._before.pop(id(optimizer), None)
@@ -125,7 +125,8 @@ class WeightsProbe(Probe):
         start = _counter()
         entries, values = [entry for entry, _ in watched], [value for _, value in watched]
         numbers, lengths = [entry.number for entry in entries], tensors.sample_lengths(values)
-        step, stamp, after = session.step, now(), tensors.samples(values)
+        measured = measure_all(session.fused, "weights", values)
+        step, stamp, after = session.step, now(), measured.samples
         arrived: dict[str, Any] = {"bits": [None] * len(entries)}
         self._samples += 1
         if on_host(values[0]) or self._samples % _CHECKSUM_EVERY == 1:
@@ -139,16 +140,21 @@ class WeightsProbe(Probe):
                 )  # fmt: skip
             self._report_rows(entries, rows, step)
 
-        deliver([measure(values, after)], session.readback, rows_arrived)
-        if before is not None and before[0] == numbers:
+        deliver([measured], session.readback, rows_arrived)
+        if before is not None and before[0] == numbers and before[1].shape == after.shape:
             numels = [value.numel() for value in values]
             moved = torch.stack([after - before[1], after])
 
             def moved_arrived(host: torch.Tensor) -> None:
-                self._write_updates(entries, numels, host, lengths, stamp, step)
+                moves = torch.stack([tensors.laid_out(each, lengths) for each in host])
+                self._write_updates(entries, numels, moves, lengths, stamp, step)
 
             session.readback.read(moved, moved_arrived)
         session.spend("full", _counter() - start)
+
+    def _samples_of(self, values: list[torch.Tensor]) -> torch.Tensor:
+        found = self.session.fused.samples("weights", values)
+        return tensors.samples(values) if found is None else found
 
     def _report_rows(self, entries: list[Entry], rows: list[Row], step: int) -> None:
         found = [

@@ -167,6 +167,11 @@ class Cadence:
         """How long a step takes without us; 0 while nobody knows."""
         return median(self._steps) if self._steps else 0.0
 
+    @property
+    def floor(self) -> int:
+        """How many times as rarely rows are written as they could be, since the journal is near its cap."""
+        return self._floor
+
     def thin(self) -> None:
         """The journal is near its cap: rows are written half as often from now on."""
         self._floor = min(self._floor * 2, _LONGEST["full"])

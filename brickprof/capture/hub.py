@@ -108,6 +108,18 @@ def pass_backward(losses: list[Any], upstream: Any) -> Session | None:
         return None
 
 
+def pass_clip(parameters: list[Any]) -> None:
+    """Gradients are about to be clipped in a step that nobody looks at."""
+    for session in sessions:
+        if session.vigil is not None:
+            start = _counter()
+            try:
+                session.vigil(parameters, clipping=True)
+            except Exception as error:
+                _failed(session, error)
+            session.pay(_counter() - start)
+
+
 def _failed(session: Session, error: Exception) -> None:
     """A session that cannot go on lets go: one that is stuck in a step would look at it for ever."""
     session.failed("session", error)

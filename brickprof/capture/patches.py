@@ -182,7 +182,11 @@ def _patch_clipping() -> None:
         """torch's second half of clipping: the norm is known, the gradients are still whole."""
 
         def call(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
-            if _compiling() or not hub.listening:
+            if _compiling():
+                return original(parameters, max_norm, total_norm, *args, **kwargs)
+            if not hub.listening:
+                parameters = _as_list(parameters)
+                hub.pass_clip(parameters)
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
             parameters = _as_list(parameters)
             hub.emit("clip_begin", parameters, total_norm)

@@ -29,7 +29,9 @@ from brickprof.capture.book import Book, owned
 from brickprof.capture.by_hand import ByHand
 from brickprof.capture.cadence import NOTHING, Cadence
 from brickprof.capture.census import Census
+from brickprof.capture.device_clock import DeviceClock
 from brickprof.capture.dispatch import Dispatch
+from brickprof.capture.fused import Fused
 from brickprof.capture.models import Model
 from brickprof.capture.readback import Readback
 from brickprof.capture.steps import StepClock
@@ -69,7 +71,8 @@ class Session:
         self.rank = int(about.get("rank", 0))
         self.journal = Journal(folder, max_bytes=settings.max_bytes)
         self.pulse = Pulse(folder)
-        self.trace = Trace(self.journal, self.pulse)
+        self.clock = DeviceClock(self.journal.span)
+        self.trace = Trace(self.journal, self.pulse, self.clock)
         self.steps = StepClock()
         self.cadence = Cadence(settings.level, settings.overhead, settings.deep_at, settings.escalation_steps)
         self.on = self.cadence.begin(0)
@@ -87,8 +90,11 @@ class Session:
         """How the loss of a step that nobody looks at is kept; False when it deserves a look."""
         self.expecting = False
         """Whether a probe wants to be told of the next backward, also in a step that nobody looks at."""
+        self.vigil: Callable[..., None] | None = None
+        """Looks at an optimizer's gradients also in a step that nobody looks at, where that costs next to nothing."""
         self.dispatch = Dispatch(self.fact)
         self.readback = Readback(self.spend, self.journal.date)
+        self.fused = Fused(partial(self.fact, always=True))
         self.book = Book(self.journal)
         self.census = Census(self.book, partial(self.fact, always=True), self._models_changed)
         self.thread = threading.get_ident()
@@ -305,6 +311,8 @@ class Session:
         self.in_optimizer = True
         if self.looking:
             self.emit("optimizer_begin", optimizer)
+        elif self.vigil is not None:
+            self.vigil(owned(optimizer))
 
     def optimizer_end(self, optimizer: Any) -> None:
         self.in_optimizer = False
@@ -397,6 +405,7 @@ class Session:
         if step in _RESCAN_STEPS or step % 1000 == 0:
             self._guarded("models", self.census.rescan)
         self.looking = on is not NOTHING
+        self._guarded("clock", self.clock.begin, on.spans)
         if not self.looking:
             self.hooks = self.tracing = False
             self.trace.step_id = 0
@@ -458,10 +467,9 @@ class Session:
     def _write_step_span(self, wall: int) -> None:
         if self.tracing:
             end = now()
-            self.journal.span(
-                (self.trace.step_id, 0, self._step_brick, PHASE["step"], self.step, 0, end - wall, end,
-                 None, None, None)
-            )  # fmt: skip
+            row = (self.trace.step_id, 0, self._step_brick, PHASE["step"], self.step, 0, end - wall, end,
+                   None, None, None)  # fmt: skip
+            self.trace.write(row, self.clock.first)
 
     def _report_cadence(self, reason: str) -> None:
         fields = {**self.cadence.stride, "overhead": round(self.cadence.overhead, 5), "reason": reason}
@@ -515,6 +523,7 @@ class Session:
         self.emit("close")
         with contextlib.suppress(Exception):
             self._write_step_span(_counter() - self._step_started)
+            self.clock.resolve(last=True)
             fields = {
                 "steps": self._trained,
                 "updates": self.steps.updates,

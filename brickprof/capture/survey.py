@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from brickprof.capture import tensors
+from brickprof.capture.fused import Fused
 from brickprof.capture.readback import Readback
 from brickprof.capture.tensors import on_host
 
@@ -39,6 +40,8 @@ class Measured(NamedTuple):
     samples: torch.Tensor
     exact: Sequence[torch.Tensor | None]
     """The tensors themselves where a second look is possible (CPU); None on a device."""
+    order: Callable[[Any], Any] | None = None
+    """Set where our kernel made the table: puts its rows, one a tensor, into the order of the tensors."""
 
 
 Done = Callable[[list[Row]], None]
@@ -55,14 +58,33 @@ def measure(values: Sequence[torch.Tensor], samples: torch.Tensor | None = None)
     )
 
 
+def measure_all(fused: Fused, purpose: str, values: Sequence[torch.Tensor]) -> Measured:
+    """The same in two launches where our kernel runs. ``purpose`` names tensors that come again and again."""
+    table, samples = fused.table(purpose, values), fused.samples(purpose, values)
+    if table is None:
+        return measure(values, samples)
+    return Measured(
+        [value.numel() for value in values],
+        tensors.sample_lengths(values),
+        table.values,
+        tensors.samples(values) if samples is None else samples,
+        [None] * len(values),
+        table.in_order,
+    )
+
+
 def deliver(measured: Sequence[Measured], readback: Readback, done: Done) -> None:
     """Hands a row for every measured tensor to ``done``, in order."""
+    if len(measured) == 1 and measured[0].order is not None:
+        _deliver_fused(measured[0], measured[0].order, readback, done)
+        return
     numels = [numel for each in measured for numel in each.numels]
     lengths = [length for each in measured for length in each.lengths]
     exact = [tensor for each in measured for tensor in each.exact]
     table: list[list[float]] = []
 
     def finish(host: torch.Tensor) -> None:
+        host = tensors.laid_out(host, lengths)
         averages = tensors.means_and_zeros(table, host, lengths, numels)
         counts = tensors.histograms(host, lengths)
         columns = zip(numels, table[0], table[1], averages, counts, exact, strict=True)
@@ -72,13 +94,32 @@ def deliver(measured: Sequence[Measured], readback: Readback, done: Done) -> Non
     readback.read(_joined([each.samples for each in measured], 0), finish)
 
 
+def _deliver_fused(measured: Measured, order: Callable[[Any], Any], readback: Readback, done: Done) -> None:
+    rows: list[list[float]] = []
+
+    def finish(host: torch.Tensor) -> None:
+        counts = tensors.histograms(tensors.laid_out(host, measured.lengths), measured.lengths)
+        done([row(each)._replace(histogram=count) for each, count in zip(rows, counts, strict=True)])
+
+    readback.read(measured.table, lambda host: rows.extend(order(host.numpy()).tolist()))
+    readback.read(measured.samples, finish)
+
+
+def row(of: Sequence[float]) -> Row:
+    """A row from our kernel's table, which counts and leaves out what is not finite."""
+    nan, inf, absmax, l2, mean, zeros, _, numel = of
+    if nan or inf:
+        absmax, l2 = (math.nan if nan else math.inf), math.nan
+    return Row(int(numel), int(nan), int(inf), absmax, l2, mean, zeros, [])
+
+
 def _joined(parts: list[torch.Tensor], along: int) -> torch.Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, along)
 
 
-def survey(values: Sequence[torch.Tensor], readback: Readback, done: Done) -> None:
+def survey(fused: Fused, purpose: str, values: Sequence[torch.Tensor], readback: Readback, done: Done) -> None:
     """Measures and delivers in one go."""
-    deliver([measure(values)], readback, done)
+    deliver([measure_all(fused, purpose, values)], readback, done)
 
 
 def _row(

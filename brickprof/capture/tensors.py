@@ -36,6 +36,11 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.detach() if tensor.requires_grad else tensor
 
 
+def plain(grad: Tensor) -> Tensor:
+    """A gradient as ``local`` would have it; most are that already."""
+    return grad if type(grad) is torch.Tensor and grad.layout is torch.strided else local(grad)
+
+
 def watchable(tensor: Tensor) -> bool:
     return tensor.numel() > 0 and tensor.is_floating_point() and not tensor.is_meta
 
@@ -147,6 +152,14 @@ def samples(tensors: Sequence[Tensor]) -> Tensor:
 
 def sample_lengths(tensors: Iterable[Tensor]) -> list[int]:
     return [min(SAMPLE, tensor.numel()) for tensor in tensors]
+
+
+def laid_out(host: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Host samples behind one another; our kernel's come in rows of equal length, the shorter ones filled up."""
+    if host.dim() == 1:
+        return host
+    rows = host.numpy()
+    return torch.from_numpy(np.concatenate([row[:length] for row, length in zip(rows, lengths, strict=True)]))
 
 
 def statistics(tensors: Sequence[Tensor]) -> Tensor:

@@ -1,7 +1,8 @@
 """The nest of open bricks of one process.
 
-Enters: bricks opening and closing. Leaves: span rows in the journal (when the step's spans are wanted) and
-the pulse, which always knows what is open, so that a kill or a hang can be placed.
+Enters: bricks opening and closing. Leaves: span rows in the journal (when the step's spans are wanted; with the
+device's time where there is a device) and the pulse, which always knows what is open, so that a kill or a hang can be
+placed.
 
 A closing brick also closes what was left open above it: a forward that raised, or a recompute that
 torch's checkpointing stopped half-way, never reaches its own end.
@@ -9,13 +10,14 @@ torch's checkpointing stopped half-way, never reaches its own end.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from brickprof import pulse as pulses
 from brickprof.clock import now
 from brickprof.records import PHASES
 
 if TYPE_CHECKING:
+    from brickprof.capture.device_clock import DeviceClock, Mark
     from brickprof.journal import Journal
 
 PHASE = {name: number for number, name in enumerate(PHASES)}
@@ -27,18 +29,21 @@ _SHOWN = {
     )
 }  # fmt: skip
 
-Open = tuple[int, int, int, int]  # id, brick, phase, start
+Open = tuple[int, int, int, int, "Mark | None"]  # id, brick, phase, start, and where on the device
 
 
 class Trace:
-    __slots__ = ("_journal", "_marks", "_next", "_open", "micro", "pulse", "step", "step_id")
+    __slots__ = ("_journal", "_marks", "_next", "_open", "clock", "kept", "micro", "pulse", "step", "step_id")
 
-    def __init__(self, journal: Journal, pulse: pulses.Pulse) -> None:
+    def __init__(self, journal: Journal, pulse: pulses.Pulse, clock: DeviceClock) -> None:
         self._journal = journal
         self.pulse = pulse
+        self.clock = clock
+        self.kept: list[tuple[Any, ...]] | None = None
+        """Rows as they are written, while somebody wants to know what surrounds what."""
         self._next = 1
         self._open: list[Open] = []
-        self._marks: list[tuple[int, int]] = []
+        self._marks: list[tuple[int, int, Mark | None]] = []
         self.step = 0
         self.step_id = 0
         self.micro = 0
@@ -52,7 +57,7 @@ class Trace:
         """Opens a brick; returns the id to close it with."""
         number = self._next
         self._next = number + 1
-        self._open.append((number, brick, phase, now()))
+        self._open.append((number, brick, phase, now(), self.clock.mark() if self.clock.running else None))
         self.pulse.enter(brick, _SHOWN.get(phase, 0))
         return number
 
@@ -69,12 +74,22 @@ class Trace:
                 self.pulse.beat(end)
                 if write:
                     parent = stack[-1][0] if stack else self.step_id
-                    self._journal.span(
-                        (number, parent, opened[1], opened[2], self.step, self.micro, opened[3], end,
-                         None, None, attributes)
-                    )  # fmt: skip
+                    row = (number, parent, opened[1], opened[2], self.step, self.micro, opened[3], end,
+                           None, None, attributes)  # fmt: skip
+                    self.write(row, opened[4])
                 return end - opened[3]
         return 0
+
+    def write(self, row: tuple[Any, ...], before: Mark | None, after: Mark | None = None) -> None:
+        """A span that began at ``before`` on the device, if it was there, and ends ``after`` that, or now."""
+        if self.kept is not None:
+            self.kept.append(row)
+        if before is not None and after is None:
+            after = self.clock.mark()
+        if before is None or after is None:
+            self._journal.span(row)
+        else:
+            self.clock.span(row, before, after)
 
     def innermost(self) -> int:
         """The brick that is open deepest; 0 when none is."""
@@ -89,27 +104,26 @@ class Trace:
 
     def mark(self, brick: int) -> None:
         """The backward of ``brick`` begins; it lasts until the next mark or the end of the backward."""
-        self._marks.append((brick, now()))
+        self._marks.append((brick, now(), self.clock.mark() if self.clock.running else None))
         self.pulse.mark(brick)
 
     def close_marks(self, parent: int, *, write: bool) -> None:
         marks, self._marks = self._marks, []
         if not write or not marks:
             return
-        end = now()
+        end = (0, now(), self.clock.mark() if self.clock.running else None)
         phase = PHASE["backward"]
-        for (brick, start), following in zip(marks, [*(t for _, t in marks[1:]), end], strict=True):
-            self._journal.span(
-                (self.new_id(), parent, brick, phase, self.step, self.micro, start, following, None, None, None)
-            )
+        for (brick, start, before), (_, following, after) in zip(marks, [*marks[1:], end], strict=True):
+            row = (self.new_id(), parent, brick, phase, self.step, self.micro, start, following, None, None, None)
+            self.write(row, before if after is not None else None, after)
 
     def reset(self) -> None:
         """Forgets what is open: a step begins, and whatever failed to close never will.
 
         The user's own bricks stay: an epoch or an evaluation may span many steps.
         """
-        kept = [opened for opened in self._open if opened[2] == PHASE["user"]]
+        kept = [(*opened[:4], None) for opened in self._open if opened[2] == PHASE["user"]]
         self._open[:] = kept
         self.pulse.depth = 0
-        for _, brick, phase, _ in kept:
+        for _, brick, phase, _, _ in kept:
             self.pulse.enter(brick, _SHOWN[phase])

@@ -1,0 +1,155 @@
+"""When bricks ran on the device: marks that are queued between their kernels now, and asked in a later step.
+
+Enters: beginnings and ends of bricks, in steps whose spans are wanted. Leaves: their span rows, with the time on the
+device beside the host's. A mark is an event of the stream that is current; nobody waits for one, and what the device
+has not reached when the run ends is written without its time.
+
+An event tells how long after another it was reached, not when. So each step has a first mark, from which all others
+are counted, and the whole is laid on the host's clock as early as can be: no mark was reached before it was queued. It
+lies true wherever the device waited for the host once in the step, and a little early else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from brickprof.capture.surroundings import hands_off
+from brickprof.clock import now
+
+_DEVICE_NS, _STREAM, _ATTRIBUTES = 8, 9, 10  # columns of a span
+_MOST_PENDING = 64
+"""Steps; a device that far behind is not asked for more."""
+_MOST_SPANS = 8192
+_KEPT = 1024
+
+
+class Event(Protocol):
+    def record(self) -> None: ...
+    def query(self) -> bool: ...
+    def elapsed_time(self, later: Any, /) -> float:
+        """Milliseconds from this event to ``later``."""
+
+
+class Mark(NamedTuple):
+    """A place in a stream."""
+
+    event: Event
+    queued: int
+    """When the host put it there."""
+    stream: int
+
+
+class _Step(NamedTuple):
+    """What is known of one step before the device has reached it."""
+
+    first: Mark
+    spans: list[tuple[list[Any], Mark, Mark]]
+
+
+class Cuda:
+    """Events and streams of the current device."""
+
+    def ready(self) -> bool:
+        return torch.cuda.is_initialized() and not hands_off()
+
+    def event(self) -> Event:
+        return torch.cuda.Event(enable_timing=True)
+
+    def stream(self) -> int:
+        return int(torch.cuda.current_stream().cuda_stream)
+
+
+class DeviceClock:
+    lane: Any = Cuda()
+
+    def __init__(self, write: Callable[[tuple[Any, ...]], None]) -> None:
+        self._write = write
+        self._step: _Step | None = None
+        self._pending: list[_Step] = []
+        self._free: list[Event] = []
+        self._streams: dict[int, int] = {}
+        self._spans = 0
+
+    @property
+    def running(self) -> bool:
+        """Whether the bricks of this step are timed on the device."""
+        return self._step is not None
+
+    @property
+    def first(self) -> Mark | None:
+        """Where the step began on the device."""
+        return None if self._step is None else self._step.first
+
+    def begin(self, wanted: bool) -> None:
+        """A step begins; writes what the device has done of those before."""
+        if self._step is not None:
+            self._pending.append(self._step)
+            self._step = None
+        if self._pending:
+            self.resolve()
+        if wanted and self.lane.ready() and len(self._pending) < _MOST_PENDING:
+            first = self._marked()
+            self._step = _Step(first, [])
+
+    def mark(self) -> Mark | None:
+        """Here in the stream; None in steps that are not timed."""
+        if self._step is None or not self.lane.ready():
+            return None
+        return self._marked()
+
+    def _marked(self) -> Mark:
+        event = self._free.pop() if self._free else self.lane.event()
+        queued = now()
+        event.record()
+        return Mark(event, queued, self.lane.stream())
+
+    def span(self, row: tuple[Any, ...], before: Mark, after: Mark) -> None:
+        """Writes ``row`` once the device has passed both marks."""
+        if self._step is None or self._spans >= _MOST_SPANS:
+            self._write(row)
+            return
+        self._spans += 1
+        self._step.spans.append((list(row), before, after))
+
+    def resolve(self, *, last: bool = False) -> None:
+        """Writes the steps that the device is done with; ``last``: all, some without their time."""
+        if last and self._step is not None:
+            self._pending.append(self._step)
+            self._step = None
+        may_ask = self.lane.ready()  # asking an event would break a graph that is being captured
+        waiting = []
+        for step in self._pending:
+            done = may_ask and all(mark.event.query() for mark in _marks(step)[-1:])
+            if done and all(mark.event.query() for mark in _marks(step)):
+                self._timed(step)
+            elif not last:
+                waiting.append(step)
+                continue
+            for row, _, _ in step.spans:
+                self._write(tuple(row))
+            self._spans -= len(step.spans)
+            if done and len(self._free) < _KEPT:
+                self._free += {id(mark.event): mark.event for mark in _marks(step)}.values()
+        self._pending = waiting
+
+    def _timed(self, step: _Step) -> None:
+        """Fills in the times of a step whose marks have all been passed."""
+        after_first = {id(mark): int(step.first.event.elapsed_time(mark.event) * 1e6) for mark in _marks(step)}
+        began = max(mark.queued - after_first[id(mark)] for mark in _marks(step))
+        for row, before, after in step.spans:
+            start, end = after_first[id(before)], after_first[id(after)]
+            row[_DEVICE_NS] = max(end - start, 0)
+            row[_STREAM] = self._streams.setdefault(before.stream, len(self._streams))
+            row[_ATTRIBUTES] = _with_start(row[_ATTRIBUTES], began + start)
+
+
+def _marks(step: _Step) -> list[Mark]:
+    return [step.first, *(mark for _, before, after in step.spans for mark in (before, after))]
+
+
+def _with_start(attributes: str | None, start: int) -> str:
+    told = f'"device_start_ns":{start}'
+    return f"{{{told}}}" if not attributes or attributes == "{}" else f"{attributes[:-1]},{told}}}"

@@ -1,0 +1,152 @@
+"""All statistics of a device's tensors in one launch, by the kernel of ``brickprof.kernels.statistics``.
+
+Enters: tensors of a CUDA device, the same ones again and again under one purpose. Leaves: a table on that device, a row
+a tensor (columns as the kernel names them), or None: on a host, for tensors that the kernel does not read, until it is
+compiled, and where it cannot be. Then torch's foreach calls do what they can; that it is so, and why, is told once.
+
+Compiling takes a second or two, once on a machine, and is done aside: the training does not wait for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+
+from brickprof.capture.surroundings import hands_off
+
+SAMPLE = 1024
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_TIMED = 5
+_counter = time.perf_counter_ns
+Tell = Callable[[str, dict[str, Any]], None]
+
+
+class Table(NamedTuple):
+    """Statistics on the device: ``values`` (tensors, columns); ``places`` says whose each row is, when reordered."""
+
+    values: torch.Tensor
+    places: list[int] | None
+
+    def in_order(self, host: Any) -> Any:
+        """The rows as the tensors were given."""
+        if self.places is None:
+            return host
+        ordered = host.copy()
+        ordered[self.places] = host
+        return ordered
+
+
+class Fused:
+    """What is compiled, and the tables of addresses of each purpose."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._kernels: Any = None
+        self._ready: dict[tuple[torch.dtype, int], bool] = {}
+        self._reason = ""
+        self._told = False
+        self._made: dict[tuple[str, torch.dtype, int], Any] = {}
+        self._times: dict[str, list[Any]] = {}
+
+    # -- the two launches
+
+    def table(self, purpose: str, values: Sequence[torch.Tensor]) -> Table | None:
+        """nan, inf, absmax, l2, mean, zeros, checksum, numel of every tensor."""
+        return self._launched(purpose, values, lambda made, part: made(part))
+
+    def samples(self, purpose: str, values: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        """Up to 1K values of every tensor, evenly spread: (tensors, 1024), NaN behind the last of a shorter one."""
+        found = self._launched(purpose, values, lambda made, part: made.sample(part, SAMPLE))
+        return None if found is None or found.places is not None else found.values
+
+    def _launched(
+        self, purpose: str, values: Sequence[torch.Tensor], launch: Callable[[Any, Sequence[torch.Tensor]], Any]
+    ) -> Table | None:
+        groups = self._groups(values)
+        if groups is None or not all(self._compiled(dtype, values[0].device.index) for dtype in groups):
+            return None
+        try:
+            tables = [
+                launch(self._statistics(purpose, dtype, values[places[0]]), [values[place] for place in places])
+                for dtype, places in groups.items()
+            ]
+        except ValueError as error:  # a tensor with gaps, or of another device
+            self._lacks(str(error))
+            return None
+        if len(tables) == 1:
+            return Table(tables[0], None)
+        return Table(torch.cat(tables), [place for places in groups.values() for place in places])
+
+    def _groups(self, values: Sequence[torch.Tensor]) -> dict[torch.dtype, Sequence[int]] | None:
+        if not values or not values[0].is_cuda:
+            return None
+        dtypes = [value.dtype for value in values]
+        kinds = set(dtypes)
+        if not kinds.issubset(_FLOATS):
+            self._lacks(f"a tensor of {next(iter(kinds.difference(_FLOATS)))}")
+            return None
+        if len(kinds) == 1:
+            return {dtypes[0]: range(len(dtypes))}
+        return {kind: [place for place, dtype in enumerate(dtypes) if dtype is kind] for kind in kinds}
+
+    def _statistics(self, purpose: str, dtype: torch.dtype, first: torch.Tensor) -> Any:
+        key = purpose, dtype, int(torch.cuda.current_stream(first.device).cuda_stream)
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = self._kernels.Statistics(heard=False)
+        return found
+
+    # -- what the device pays
+
+    def timed_table(self, purpose: str, values: Sequence[torch.Tensor]) -> Table | None:
+        """The same; the first few times between two events, which are asked later."""
+        times = self._times.setdefault(purpose, [])
+        if len(times) >= _TIMED or hands_off():
+            return self.table(purpose, values)
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        found = self.table(purpose, values)
+        after.record()
+        if found is not None:
+            times.append((before, after))
+        return found
+
+    def device_ns(self, purpose: str) -> float:
+        """What one table takes the device; 0 while nobody knows."""
+        times = self._times.get(purpose, [])
+        for place, each in enumerate(times):
+            if isinstance(each, tuple) and each[1].query():
+                times[place] = each[0].elapsed_time(each[1]) * 1e6
+        known = [each for each in times if isinstance(each, float)]
+        return median(known) if known else 0.0
+
+    # -- compiling
+
+    def _compiled(self, dtype: torch.dtype, device: int) -> bool:
+        ready = self._ready.get((dtype, device))
+        if ready is None:
+            self._ready[dtype, device] = False
+            about = (dtype, device)
+            threading.Thread(target=self._compile, args=about, name="brickprof-compile", daemon=True).start()
+        return bool(ready)
+
+    def _compile(self, dtype: torch.dtype, device: int) -> None:
+        try:
+            from brickprof.kernels import statistics
+
+            statistics.warm(dtype, device)
+            self._kernels = statistics
+            self._ready[dtype, device] = True
+        except Exception as error:  # no triton, no compiler, a card that is too old
+            self._lacks(f"{type(error).__name__}: {error}")
+
+    def _lacks(self, reason: str) -> None:
+        if not self._told:
+            self._told = True
+            fields = {"operation": "statistics", "reason": reason[:300], "instead": "torch's foreach calls"}
+            self._tell("fallback", fields)

@@ -1,0 +1,86 @@
+"""What ran on the device, kernel by kernel, out of torch's own profiler: for a step or two, and without a sync.
+
+Enters: ``begin`` and ``end``. Leaves: every kernel, copy and fill of the device between them (name, device time,
+stream, when the host launched it), as far as the device had finished them. torch's profiler waits for the device when
+it is left; this does not, so the last ones of a window may be missing, and a window is closed a step after the last
+that is wanted.
+
+There is one profiler in a process: nothing is begun while somebody else's is on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd import profiler
+
+from brickprof.clock import now
+
+_LAUNCHES = ("Launch", "Memcpy", "Memset")
+
+
+class Ran(NamedTuple):
+    """One thing that the device did."""
+
+    name: str
+    launched_ns: int
+    """When the host asked for it; when it began, where that is not known."""
+    start_ns: int
+    device_ns: int
+    stream: int
+    bytes: int
+
+
+class Window:
+    """One look through the profiler."""
+
+    def __init__(self) -> None:
+        self._profile: Any = None
+        self._shift = 0
+
+    def begin(self) -> bool:
+        """False where the profiler is in use, or has no eyes for the device."""
+        if torch._C._autograd._profiler_enabled() or not torch.cuda.is_available():
+            return False
+        self._shift = now() - time.time_ns()
+        profile = profiler.profile(use_cpu=False, use_device="cuda", use_kineto=True)
+        profile._prepare_trace()
+        profile._start_trace()
+        self._profile = profile
+        return True
+
+    def end(self) -> list[Ran]:
+        """What ran. The profiler is off afterwards."""
+        if self._profile is None:
+            return []
+        self._profile = None
+        results = torch._C._autograd._disable_profiler()
+        return found(results.events(), self._shift)
+
+
+def found(events: Iterable[Any], shift: int = 0) -> list[Ran]:
+    """Device events with the time of the host's call that has the same correlation; ``shift``: to our clock."""
+    ran, launched = [], {}
+    for event in events:
+        if event.device_type() == torch._C._autograd.DeviceType.CPU:
+            if any(part in event.name() for part in _LAUNCHES):
+                launched[event.correlation_id()] = event.start_ns()
+        elif not getattr(event, "is_user_annotation", _no)():
+            ran.append(event)
+    return sorted((_ran(event, launched, shift) for event in ran), key=lambda each: each.start_ns)
+
+
+def _no() -> bool:
+    return False
+
+
+def _ran(event: Any, launched: dict[int, int], shift: int) -> Ran:
+    start = event.start_ns()
+    size = getattr(event, "nbytes", None)
+    return Ran(
+        event.name(), launched.get(event.correlation_id(), start) + shift, start + shift, event.duration_ns(),
+        event.device_resource_id(), int(size()) if size is not None else 0,
+    )  # fmt: skip

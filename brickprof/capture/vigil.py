@@ -1,0 +1,95 @@
+"""A vigil over gradients: on a device, whether every one of them is finite is decided in every step.
+
+Enters: parameters whose gradients are about to be clipped or applied, in steps that are not looked at for them. Leaves:
+some steps later, and under the step they were taken in, their statistics on the host. One launch reads all of them, one
+copy brings the numbers home, and nobody waits.
+
+It is kept in every step where that costs next to nothing, every so many steps where it would cost more, and not at all
+where the kernel does not run: on a host a norm of every gradient would cost a part of the step that is missed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from brickprof.capture import tensors
+from brickprof.capture.surroundings import hands_off
+
+if TYPE_CHECKING:
+    from brickprof.capture.session import Session
+
+_SHARE = {"light": 0.15, "standard": 0.75, "deep": 1.0}
+"""Of the budget; the rest is for all other looks."""
+_LONGEST = 64
+_RECKON = 16
+_MOST_GROUPS = 4
+_counter = time.perf_counter_ns
+Arrived = Callable[[int, Sequence[torch.Tensor], Any], None]
+
+
+class Vigil:
+    def __init__(self, session: Session, arrived: Arrived) -> None:
+        self._session = session
+        self._arrived = arrived
+        self._stride = 1
+        self._turns = 0
+        self._host_ns = 0.0
+        self._last = (-1, 0)
+        """The step of the last look, and how many parameters it covered."""
+        self._groups: set[str] = set()
+
+    @property
+    def stride(self) -> int:
+        """Gradients are looked at in every step that this divides."""
+        return self._stride
+
+    def take(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Looks at the gradients of ``parameters``, if it is time and they lie on a device."""
+        step = self._session.step
+        if step % self._stride or not parameters or not parameters[0].is_cuda or hands_off():
+            return
+        if self._last[0] == step and self._last[1] >= len(parameters):
+            return  # clipping came before the update
+        start = _counter()
+        if self.read(parameters):
+            self._last = (step, len(parameters))
+            self._learn(_counter() - start)
+
+    def read(self, parameters: Sequence[torch.Tensor]) -> bool:
+        """Sends for the statistics of the gradients; False where the kernel does not read them."""
+        having = [parameter for parameter in parameters if parameter.grad is not None]
+        values = [tensors.plain(grad) for parameter in having if (grad := parameter.grad) is not None]
+        purpose = self._purpose(having)
+        table = self._session.fused.timed_table(purpose, values) if purpose else None
+        if table is None:
+            return False
+        step, order = self._session.step, table.in_order
+        self._session.readback.read(table.values, lambda host: self._arrived(step, having, order(host.numpy())))
+        return True
+
+    def _purpose(self, having: list[torch.Tensor]) -> str:
+        """Several optimizers take turns: each has a table of addresses of its own."""
+        name = f"{id(having[0])}.{len(having)}" if having else ""
+        if name not in self._groups:
+            if len(self._groups) >= _MOST_GROUPS:
+                return ""
+            self._groups.add(name)
+        return name
+
+    def _learn(self, spent: int) -> None:
+        """Host and device work side by side: what counts is the one that takes longer."""
+        self._host_ns = spent if not self._host_ns else 0.9 * self._host_ns + 0.1 * spent
+        self._turns += 1
+        if self._turns % _RECKON:
+            return
+        session = self._session
+        device = sum(map(session.fused.device_ns, self._groups))
+        cadence = session.cadence
+        room = _SHARE[session.settings.level] * cadence.budget * max(cadence.typical_ns, 1.0)
+        self._stride = 1
+        while self._stride < _LONGEST and max(self._host_ns, device) > self._stride * room:
+            self._stride *= 2

@@ -1,0 +1,178 @@
+"""Kernel bricks of any script: now and then a step is looked at through torch's own profiler.
+
+Enters: steps on a CUDA device, few of them: so many that all windows together cost a small part of the budget; at once
+when somebody asked for a step (``--deep-at``) or for level deep. Leaves: a kernel span for every kernel of the step,
+inside the block that launched it, a transfer span for every copy, and a ``window`` event: how many there were, what
+they took, how much of the step the device was busy.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from brickprof.bricks import Brick, Kind
+from brickprof.capture.probe import Probe
+from brickprof.capture.session import Session
+from brickprof.capture.surroundings import hands_off
+from brickprof.capture.taps.kineto import Ran, Window
+from brickprof.capture.trace import PHASE
+
+_EXPECTED_S = 1.0
+"""What the first window is taken to cost: the profiler has to be loaded."""
+_SHARE = 0.25
+"""Of the budget, over the whole run."""
+_SETTLED = 20
+"""The first steps compile and allocate; a window on them would show that."""
+_MOST_ROWS = 4096
+_MOST_NAMES = 24
+_DIRECTIONS = {"HtoD": "H2D", "DtoH": "D2H", "DtoD": "D2D", "PtoP": "D2D"}
+Placed = tuple[int, int, int, int]  # start, end, id, phase
+
+
+class WindowsProbe(Probe):
+    name = "windows"
+    levels = ("standard", "deep")
+    ways = ("spans",)
+    every_step = ("step_begin",)
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._window: Window | None = None
+        self._step = -1
+        self._spans: list[tuple[Any, ...]] = []
+        self._began = time.monotonic()
+        self._spent = 0.0
+        self._cost = _EXPECTED_S
+        self._off = False
+
+    def step_begin(self, step: int) -> None:
+        if self._window is not None:
+            if step > self._step + 1:
+                self._close()
+            else:
+                self.session.trace.kept = None
+            return
+        if self._wanted(step):
+            self._open(step)
+
+    def _wanted(self, step: int) -> bool:
+        session = self.session
+        if self._off or not session.on.spans or not torch.cuda.is_initialized() or hands_off():
+            return False
+        if step in session.cadence.planned or session.settings.level == "deep":
+            return self._spent == 0 or self._affordable(session.cadence.budget)
+        return step >= _SETTLED and self._affordable(session.cadence.budget)
+
+    def _affordable(self, budget: float) -> bool:
+        elapsed = time.monotonic() - self._began
+        return self._spent + self._cost <= _SHARE * budget * elapsed
+
+    def _open(self, step: int) -> None:
+        start, window = time.monotonic(), Window()
+        try:
+            opened = window.begin()
+        except Exception:
+            self._off = True
+            raise
+        self._pay(start)
+        if opened:
+            self._window, self._step = window, step
+            self._look_at_nothing_else()
+            self._spans = self.session.trace.kept = []
+            self.session.cadence.attend(step + 2)  # so that the end of the window is not slept through
+
+    def _look_at_nothing_else(self) -> None:
+        """What other looks launch would stand among the script's own kernels."""
+        session = self.session
+        session.on = replace(session.on, full=False, guard=False, blocks=False, deep=False)
+        session.dispatch.begin(session.on)
+
+    def _close(self) -> None:
+        start, window = time.monotonic(), self._window
+        self._window, self.session.trace.kept = None, None
+        if window is not None:
+            self._write(window.end())
+        self._cost = self._pay(start)
+
+    def _pay(self, start: float) -> float:
+        spent = time.monotonic() - start
+        self._spent += spent
+        return max(spent, 0.01)
+
+    def close(self) -> None:
+        if self._window is not None:
+            self._close()
+
+    # -- what ran
+
+    def _write(self, ran: list[Ran]) -> None:
+        whole = next((span for span in self._spans if span[3] == PHASE["step"]), None)
+        if whole is None:
+            return
+        begin, end = whole[6], whole[7]
+        inside = [each for each in ran if begin <= each.launched_ns < end]
+        places = Places([(span[6], span[7], span[0], span[3]) for span in self._spans])
+        for each in inside[:_MOST_ROWS]:
+            self._row(each, *places.around(each.launched_ns, default=(whole[0], whole[3])))
+        self._summary(inside, end - begin)
+
+    def _row(self, ran: Ran, parent: int, phase: int) -> None:
+        session = self.session
+        told: dict[str, int | str] = {"device_start_ns": ran.start_ns, "source": "profiler"}
+        direction = next((short for text, short in _DIRECTIONS.items() if f"Memcpy {text}" in ran.name), "")
+        if ran.bytes:
+            told["bytes"] = ran.bytes
+        if direction:
+            told["how"] = ran.name[:80]
+        brick = Brick(Kind.TRANSFER, direction) if direction else Brick(Kind.KERNEL, ran.name[:200])
+        session.journal.span(
+            (session.trace.new_id(), parent, session.journal.brick(brick), phase, self._step, 0, ran.launched_ns,
+             ran.launched_ns, ran.device_ns, ran.stream, json.dumps(told))
+        )  # fmt: skip
+
+    def _summary(self, ran: list[Ran], step_ns: int) -> None:
+        counts, times = Counter(each.name for each in ran), Counter[str]()
+        for each in ran:
+            times[each.name] += each.device_ns
+        fields = {
+            "kernels": len(ran),
+            "written": min(len(ran), _MOST_ROWS),
+            "busy_ns": busy(ran),
+            "step_ns": step_ns,
+            "names": [[name[:200], counts[name], total] for name, total in times.most_common(_MOST_NAMES)],
+            "most_launched": [[name[:200], count] for name, count in counts.most_common(3)],
+            "cost_ms": round(self._spent * 1e3, 1),
+        }
+        self.session.fact("window", fields, step=self._step, always=True)
+
+
+class Places:
+    """Which span a moment of the host lies in, the innermost one."""
+
+    def __init__(self, spans: list[Placed]) -> None:
+        self._spans = sorted(spans)
+        self._starts = [span[0] for span in self._spans]
+
+    def around(self, moment: int, *, default: tuple[int, int]) -> tuple[int, int]:
+        at = bisect_right(self._starts, moment)
+        for start, end, number, phase in reversed(self._spans[:at]):
+            if start <= moment < end:
+                return number, phase
+        return default
+
+
+def busy(ran: list[Ran]) -> int:
+    """How long the device did anything at all, on any stream."""
+    total, reached = 0, 0
+    for each in sorted(ran, key=lambda one: one.start_ns):
+        begin, end = max(each.start_ns, reached), each.start_ns + each.device_ns
+        total += max(end - begin, 0)
+        reached = max(reached, end)
+    return total
