@@ -107,6 +107,21 @@ def test_a_loss_at_the_level_of_guessing_while_weights_travel() -> None:
     assert (found.what, found.cause, found.first_step, found.detected_step) == ("not-learning", "", 0, 47)
 
 
+@pytest.mark.parametrize(("early", "late", "seen"), [(0.0103, 0.002, 48), (0.002, 0.02, 119)])
+def test_when_it_was_seen_goes_by_what_was_known_then(early: float, late: float, seen: int) -> None:
+    """Updates that were large at first had taken the weights far enough long before the mean of all of them had."""
+    made = training(draw().normal(GUESS, 0.02, 400), classes=10)
+    for step in range(400):
+        made.sample("update", step, "head", ratio=early if step < 60 else late)
+    found = only(judged(learning.Learning, made))
+    assert found.detected_step == seen
+    live = [record for record in made.records if record.step <= seen]
+    before = [record for record in live if record.step < seen]
+    for records, accused in ((live, True), (before, False)):
+        made.records = records
+        assert bool(judged(learning.Learning, made).violations) is accused
+
+
 @pytest.mark.parametrize("stuck", [True, False])
 def test_of_two_trainings_in_one_run_the_second_is_judged_by_itself(stuck) -> None:
     made = training(1.38 * np.exp(-np.arange(100) / 20) + 0.3, classes=4, ratio=0.02)

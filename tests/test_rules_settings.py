@@ -327,6 +327,83 @@ def test_a_warm_up_longer_than_the_run_never_peaks():
     assert "6.45e-06" in found.symptom
 
 
+def looped(made: Training, *loops: tuple[str, int | None, bool]):
+    rows = [{"over": over, "rounds": rounds, "site": "t.py:9", "exhausts": whole} for over, rounds, whole in loops]
+    made.event("loops", 0, optimizer=0, loops=rows)
+
+
+def warming(updates: int, warmup: int = 4000, *, stepped: int = 1, peak: float = 5e-4, power: float = 1.0) -> Training:
+    """A run that goes on, in the warm-up of a schedule that is stepped in every update."""
+    made = Training()
+    schedule(made, base_lrs=[5e-4], **{"lambda.WARMUP": warmup})
+    made.optimizer(lr=5e-4)
+    rates = [peak * min(1.0, (update + 1) / warmup) ** power for update in range(updates)]
+    made.train(rates, scheduled=[1 + stepped * update for update in range(updates)])
+    return made
+
+
+def test_a_warm_up_that_the_loops_of_the_script_end_before_is_told_ahead():
+    for updates in (10, 20, 60):
+        made = warming(updates)
+        looped(made, ("range(UPDATES)", 150, False))
+        result = judged(made, "C-COSINE-001", "schedule")
+        if updates < 20:
+            assert not result.violations
+        else:
+            found = only(result, "schedule-never-peaks", Severity.WARNING)
+            assert found.detected_step == 19 and "4,000" in found.symptom and "150" in found.symptom
+            assert "range(UPDATES)" in found.whys[0].finding
+
+
+def test_a_run_that_is_over_says_when_its_warm_up_was_known_to_be_too_long():
+    made = warming(150)
+    looped(made, ("range(UPDATES)", 150, False))
+    made.event("schedules", 149, schedules=1, scheduled=151)
+    made.end(150)
+    assert only(judged(made, "C-COSINE-001", "schedule"), "schedule-never-peaks").detected_step == 19
+
+
+@pytest.mark.parametrize(
+    ("loops", "told"),
+    [
+        ([("range(EPOCHS)", 5, False), ("loader", None, True)], True),
+        ([("range(EPOCHS)", 5, False), ("loader", None, False)], False),
+        ([("while", None, False), ("range(30)", 30, False)], False),
+        ([("range(2000)", 2000, False)], False),
+        ([], False),
+    ],
+    ids=["epochs of a loader", "left by a break", "a loop without an end", "long enough", "no loop"],
+)
+def test_the_end_of_a_run_is_foreseen_only_where_every_loop_has_one(loops, told):
+    made = warming(40)
+    made.event("loader", 0, loader=0, train=True, batches=30, batch_size=8, samples=240)
+    looped(made, *loops)
+    assert bool(judged(made, "C-COSINE-001", "schedule").violations) is told
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        warming(40, 200),
+        warming(160),
+        warming(40, power=2.0),
+        warming(40, stepped=0),
+        warming(40, peak=64 * 5e-4),
+    ],
+    ids=["soon over", "beyond the rounds", "no line", "not by update", "counts samples"],
+)
+def test_a_warm_up_that_may_end_in_time_is_let_alone(made):
+    looped(made, ("range(150)", 150, False))
+    assert not judged(made, "C-COSINE-001", "schedule").violations
+
+
+def test_loops_that_change_say_nothing_of_the_end():
+    made = warming(40)
+    looped(made, ("range(10)", 10, False))
+    looped(made, ("range(150)", 150, False))
+    assert not judged(made, "C-COSINE-001", "schedule").violations
+
+
 def test_a_rate_of_nothing_never_peaks():
     made = Training()
     made.declare(lr=1e-3, warmup_steps=200)

@@ -16,7 +16,7 @@ import numpy as np
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, Severity, Violation
 from brickprof.rules import declared, progress, wording
-from brickprof.rules.schedules import Schedule, schedules, stepped
+from brickprof.rules.schedules import Schedule, steps_made
 from brickprof.rules.story import Story, Track
 
 CONTRACT = "C-COSINE-001"
@@ -57,7 +57,7 @@ def judged(story: Story, rank: int, at: int, own: list[Schedule], contract: Cont
 def _turned(story: Story, rank: int, found: Track, own: list[Schedule], updates: int) -> Violation | None:
     """A cosine that is stepped beyond its end climbs again."""
     one = next((one for one in own if one.cls in _TURNS_ROUND and one.horizon), None)
-    made = _steps_made(story, rank, one) if one is not None else None
+    made = steps_made(story, rank, one) if one is not None else None
     if one is None or made is None or one.horizon is None or made < 1.5 * one.horizon:
         return None
     peak, low = float(found.values.max()), int(np.argmin(found.values))
@@ -136,7 +136,7 @@ def _known_from(story: Story, rank: int, found: Track, own: list[Schedule], cont
         return None
     one = next((one for one in own if one.cls in _FALLING and one.horizon), None)
     if one is not None and one.horizon is not None and not (one.cls == "LinearLR" and one.warmup):
-        made, updates = _steps_made(story, rank, one), declared.updates(story, rank).get(one.optimizer, 0)
+        made, updates = steps_made(story, rank, one), declared.updates(story, rank).get(one.optimizer, 0)
         long = one.horizon >= _TOO_LONG * length and made is not None and made >= 0.9 * (updates - 1)
         return int(found.steps[min(fewest, len(found)) - 1]) if long else None
     top = int(np.argmax(found.values))
@@ -180,24 +180,12 @@ def _end(story: Story, rank: int, found: Track, own: list[Schedule], top: int) -
     if one is not None and one.horizon is not None:
         if one.cls == "LinearLR" and one.warmup:
             return None
-        made = _steps_made(story, rank, one)
+        made = steps_made(story, rank, one)
         return None if made is None else _End(one.cls, made, one.horizon, one.evidence)
     guess = None if own and own[0].cls != "LambdaLR" else _extrapolated(found, top)
     if guess is None:
         return None
     return _End("by hand", float(found.steps[-1] + 1), guess, (found.evidence(top),))
-
-
-def _steps_made(story: Story, rank: int, one: Schedule) -> float | None:
-    """How often ``one`` was stepped: exact where it is the only one."""
-    total = stepped(story, rank)
-    if total is not None and len(schedules(story, rank)) == 1:
-        return float(total)
-    last = one.sightings[-1]
-    count = last.fields.get("count")
-    if not isinstance(count, int) or len(one.sightings) < 2 or last.step < 1:
-        return None
-    return (count - 1) * max(1.0, story.steps(rank) / (last.step + 1))
 
 
 def _extrapolated(found: Track, top: int) -> float | None:

@@ -9,7 +9,7 @@ noise, warm-up takes its time. So flat counts only at the level of guessing, and
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Viol
 from brickprof.rules import curves, wording
 from brickprof.rules.curves import Chance, Curve, evaluations
 from brickprof.rules.story import Story
-from brickprof.rules.story.tracks import Floats
+from brickprof.rules.story.tracks import Floats, Ints, Track
 
 LEARN, TREND = "C-LEARN-001", "FALSIFY-ALBOR-001"
 _LEAP = 3
@@ -63,10 +63,14 @@ def _open(why: str) -> ContractResult:
 
 
 def _at_chance(story: Story, curve: Curve, chance: Chance, contract: Contract) -> Violation | None:
-    travelled, evidence = travel(story, curve.track.rank, curves.stage(story, curve.track.rank)[0])
-    if _warming_up(story, curve.track.rank) or not _stuck(curve.values, chance, travelled, contract):
+    rank = curve.track.rank
+    since, optimizer = curves.stage(story, rank)
+    way, rates = travel(story, rank, since), story.rates(rank, optimizer)
+    travelled = way.until(story.steps(rank) - 1)
+    if _warming_up(rates) or not _stuck(curve.values, chance, travelled, contract):
         return None
-    return _not_learning(curve, chance, travelled, evidence, contract)
+    seen = _seen_after(curve, chance, way, rates, contract)
+    return _not_learning(curve, chance, travelled, way.evidence, seen)
 
 
 def _stuck(values: Floats, chance: Chance, travelled: float | None, contract: Contract) -> bool:
@@ -81,15 +85,18 @@ def _stuck(values: Floats, chance: Chance, travelled: float | None, contract: Co
     return float(np.median(values[-max(1, len(values) // 8) :])) >= lowest
 
 
-def _seen_after(curve: Curve, chance: Chance, travelled: float | None, contract: Contract) -> int:
-    """After how many losses the same judgement would have been possible."""
-    count = int(contract.threshold("steps"))
-    while count < len(curve):
-        share = None if travelled is None else travelled * count / len(curve)
-        if _stuck(curve.values[:count], chance, share, contract):
-            return count
-        count += max(1, count // 16)
-    return len(curve)
+def _seen_after(curve: Curve, chance: Chance, way: Travel, rates: Track, contract: Contract) -> int:
+    """After how many losses the same judgement was possible, with what was known of the weights and the rate then."""
+
+    def told(count: int) -> bool:
+        step = curve.step(count - 1)
+        return _stuck(curve.values[:count], chance, way.until(step), contract) and not _warming_up(rates.until(step))
+
+    last, count = int(contract.threshold("steps")) - 1, int(contract.threshold("steps"))
+    while count < len(curve) and not told(count):
+        last, count = count, count + max(1, count // 16)
+    between = range(last + 1, min(count, len(curve)))
+    return next((each for each in between if told(each)), min(count, len(curve)))
 
 
 def _falls(settled: Floats, contract: Contract) -> bool:
@@ -103,12 +110,12 @@ def _falls(settled: Floats, contract: Contract) -> bool:
 
 
 def _not_learning(
-    curve: Curve, chance: Chance, travelled: float | None, evidence: tuple[str, ...], contract: Contract
+    curve: Curve, chance: Chance, travelled: float | None, evidence: tuple[str, ...], seen: int
 ) -> Violation:
     level = float(np.median(curve.values[len(curve) // 4 :]))
     guess = chance.level if level > 0.97 * chance.level else chance.lowest
     shown = f"loss stays at {level:.4g}, what guessing among {chance.classes:,} classes costs ({guess:.4g})"
-    last = _seen_after(curve, chance, travelled, contract) - 1
+    last = seen - 1
     proof = (*curve.track.evidences((0, last, len(curve) - 1)), chance.evidence, *evidence)
     details = {
         "question": "Why does the loss not fall?", "level": level, "chance": chance.level, "classes": chance.classes,
@@ -120,25 +127,41 @@ def _not_learning(
     )  # fmt: skip
 
 
-def travel(story: Story, rank: int, since: int = 0) -> tuple[float | None, tuple[str, ...]]:
+@dataclass(frozen=True, slots=True)
+class Travel:
     """How far the weights went, in lengths of themselves: what was seen of the updates, over all steps."""
+
+    since: int
+    steps: Ints
+    """The steps in which updates were looked at."""
+    typical: Floats
+    """The update over the weight, in the middle of all tensors, in each of them."""
+    evidence: tuple[str, ...] = ()
+
+    def until(self, step: int) -> float | None:
+        """As it was known at the end of ``step``; None where no update had been looked at."""
+        seen = self.typical[: int(np.searchsorted(self.steps, step, side="right"))]
+        return float(np.median(seen)) * (step + 1 - self.since) if len(seen) else None
+
+
+def travel(story: Story, rank: int, since: int = 0) -> Travel:
     grid = story.grid("update", rank)
+    nothing = Travel(since, np.empty(0, dtype=np.int64), np.empty(0))
     if not len(grid):
-        return None, ()
+        return nothing
     with np.errstate(all="ignore"):
         ratios = np.where(np.isfinite(grid.ratio) & (grid.steps >= since)[:, None], grid.ratio, np.nan)
         looked = np.any(np.isfinite(ratios), axis=1)
         if not looked.any():
-            return None, ()
+            return nothing
         typical = np.nanmedian(ratios[looked], axis=1)
-    steps = story.steps(rank) - since
     place = int(np.nanargmax(ratios[looked][-1]))
-    return float(np.median(typical)) * steps, (grid.evidence(int(np.flatnonzero(looked)[-1]), place),)
+    evidence = grid.evidence(int(np.flatnonzero(looked)[-1]), place)
+    return Travel(since, grid.steps[looked], typical, (evidence,))
 
 
-def _warming_up(story: Story, rank: int) -> bool:
+def _warming_up(rates: Track) -> bool:
     """The rate still rises: what it will do to the loss is not seen yet."""
-    rates = story.rates(rank, curves.stage(story, rank)[1])
     if len(rates) < 8:
         return False
     return float(rates.values[-1]) > 1.05 * float(rates.values[len(rates) * 3 // 4])

@@ -1,7 +1,7 @@
 """C-COSINE-001: a schedule is stepped, reaches its peak, and ends with the run.
 
 Enters: a story. Leaves: one violation for each optimizer whose schedule does not: never stepped, stepped too often,
-still warming up at the end, made for a much longer or a much shorter run (see ``horizon``).
+still warming up at the end (see ``peak``), made for a much longer or a much shorter run (see ``horizon``).
 
 A run that was stopped from outside proves nothing about the end of a schedule. A schedule that is stepped once an epoch
 is healthy, so that "never" needs a second epoch, many updates, or the end of the run.
@@ -15,7 +15,7 @@ import numpy as np
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
-from brickprof.rules import declared, horizon, outcomes, plateau_measure, warmup, wording
+from brickprof.rules import declared, horizon, outcomes, peak, plateau_measure, warmup, wording
 from brickprof.rules.schedules import Schedule, rates, schedules, second_epoch, stepped
 from brickprof.rules.story import Story, Track
 
@@ -56,7 +56,7 @@ def _first_of_each(story: Story, rank: int, found: list[Schedule], contract: Con
             plateau_measure.backwards(story, rank, own),
             _too_often(story, own, contract),
             _zero(story, rank, at, own, contract),
-            _never_peaks(story, rank, at, own, contract),
+            peak.never(story, rank, at, own, *_target(story, own), contract),
             horizon.judged(story, rank, at, own, contract),
         ):
             if violation is not None:
@@ -135,38 +135,6 @@ def _updates_until(story: Story, one: Schedule, step: int) -> int:
         if event.step <= step and event.fields.get("optimizer", 0) == one.optimizer
     ]
     return max((count for count in counts if isinstance(count, int)), default=0)
-
-
-def _never_peaks(story: Story, rank: int, at: int, own: list[Schedule], contract: Contract) -> Violation | None:
-    found = story.rates(rank, at).per_step().finite()
-    updates = declared.updates(story, rank).get(at, 0)
-    if updates < contract.threshold("fewest_updates") or len(found) < 4 or not declared.over(story, rank):
-        return None
-    if found.steps[0] > 0.1 * found.steps[-1]:
-        return None  # it took over from another: the schedule did not begin with it
-    target, source = _target(story, own)
-    peak, last = float(found.values.max()), float(found.values[-1])
-    rising = last >= peak * (1 - 1e-9) and found.values[0] < last and bool(np.all(np.diff(found.values) >= 0))
-    still = float(found.values[int(len(found) * 0.8)]) < last
-    if target is None or not rising or not still or last >= contract.threshold("peak_reached") * target:
-        return None
-    given = next((one.warmup for one in own if one.warmup), None)
-    length = given or declared.amount(declared.only(declared.settings(story), "warmup_steps"))
-    rise = f"a rise that needs about {target / last * updates:,.0f} updates"
-    needs = f"a warm-up of {length:,.0f} steps" if length else rise
-    evidence = (found.evidence(0), found.evidence(len(found) - 1), *source)
-    symptom = (
-        f"the learning rate was still rising when the run ended: {last:.3g} of {target:g} after {updates:,} updates"
-    )
-    return Violation(
-        CONTRACT, "schedule", Severity.ERROR if last < 0.5 * target else Severity.WARNING, symptom, 0,
-        int(found.steps[-1]), "", "optimizer", rank, evidence,
-        {"question": "Did the learning rate reach its peak?", "asked": "How large was the learning rate?"},
-        "schedule-never-peaks", 0.93, FOLLOW | {"schedule-end"},
-        (Because("Why did it never get there?", f"The schedule has {needs}, and the run makes {updates:,} updates: it "
-                 f"ends at {last / target:.2%} of the peak.", "", evidence),),
-        action=f"Make the warm-up 1 to 10 % of the run's {updates:,} updates, or the run longer.", static=True,
-    )  # fmt: skip
 
 
 def _zero(story: Story, rank: int, at: int, own: list[Schedule], contract: Contract) -> Violation | None:

@@ -84,6 +84,18 @@ def stepped(story: Story, rank: int) -> int | None:
     return None if before is None or last is None else int(last - before)
 
 
+def steps_made(story: Story, rank: int, one: Schedule) -> float | None:
+    """How often ``one`` was stepped: exact where it is the only one."""
+    total = stepped(story, rank)
+    if total is not None and len(schedules(story, rank)) == 1:
+        return float(total)
+    last = one.sightings[-1]
+    count = last.fields.get("count")
+    if not isinstance(count, int) or len(one.sightings) < 2 or last.step < 1:
+        return None
+    return (count - 1) * max(1.0, story.steps(rank) / (last.step + 1))
+
+
 def rates(story: Story, one: Schedule) -> Track:
     return story.rates(one.rank, one.optimizer).per_step()
 
