@@ -40,6 +40,7 @@ def zoo(
     faults: Annotated[bool, typer.Option("--faults", help="Only the faults.")] = False,
     controls: Annotated[bool, typer.Option("--controls", help="Only the healthy controls.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Faults and controls, which is the default.")] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Only what needs a GPU to show.")] = False,
     kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only this kind: numeric, silent, ...")] = None,
     family: Annotated[str | None, typer.Option(metavar="FAMILY", help="Only this family: mlp, gpt, ...")] = None,
     jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time; default: a core each.")] = None,
@@ -69,7 +70,7 @@ def zoo(
 
     both = everything or faults == controls
     ours = known.faults() | known.controls() if folder is None else known.elsewhere(folder)
-    pool = [each for each in ours.values() if both or each.healthy is controls]
+    pool = [each for each in ours.values() if (both or each.healthy is controls) and (each.needs != "cpu" or not gpu)]
     chosen = choose(pool, ids or [], kind, family)
     shown = _console(json_file == "-" or markdown_file == "-")
     if only_list:

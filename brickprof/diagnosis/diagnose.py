@@ -14,11 +14,13 @@ from brickprof.bricks import Coordinates
 from brickprof.contracts.terms import Terms
 from brickprof.contracts.verdicts import Severity, Verdict, Violation, overall
 from brickprof.diagnosis import summary, whys
+from brickprof.diagnosis.card_facts import card_facts
 from brickprof.diagnosis.case import Case
 from brickprof.diagnosis.hypotheses import Hypothesis, best
 from brickprof.diagnosis.incidents import Incident, incidents
 from brickprof.diagnosis.model import Diagnosis, Finding
 from brickprof.diagnosis.timeline import Timeline
+from brickprof.diagnosis.transfer_facts import transfer_facts
 from brickprof.records import Record
 from brickprof.rules import again
 from brickprof.rules.engine import Engine
@@ -68,7 +70,8 @@ class Doctor:
             verdict = Verdict.VACUOUS  # a process that came to a good end is no training that held
         if any(finding.severity is Severity.ERROR for finding in findings):
             verdict = Verdict.FAIL
-        about = summary.about(run, self.timeline, results)
+        about = summary.about(run, self.timeline, results) | card_facts(self.engine.story)
+        about |= transfer_facts(self.engine.story)
         if self.engine.notes:
             about["notes"] = list(self.engine.notes)
         return Diagnosis(verdict, about, tuple(findings), contracts)

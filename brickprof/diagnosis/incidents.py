@@ -25,7 +25,9 @@ _BROUGHT_ABOUT = {
 _RUNNING_AWAY = frozenset({"update-size"})
 """Seen on the way from a cause to damage: whatever explains the damage explains them too."""
 _RUNS_AWAY = frozenset({"spike", "diverged", "exploding"})
-_ONLY_SLOW = frozenset({"loader-bound", "launch-storm", "straggler", "extra-transfers", "host-sync-in-loop"})
+_ONLY_SLOW = frozenset({
+    "loader-bound", "launch-storm", "straggler", "extra-transfers", "host-sync-in-loop", "low-utilisation", "throttled",
+})  # fmt: skip
 _SHORTLY = 16
 _DAMAGE = frozenset({"nonfinite", "diverged"})
 

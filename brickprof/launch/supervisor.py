@@ -24,7 +24,8 @@ from brickprof.contracts.terms import Terms
 from brickprof.errors import UsageError
 from brickprof.journal import ProcessLog, rank_folders
 from brickprof.launch import child as children
-from brickprof.launch import folder, live, memory, processes, relay, stacks
+from brickprof.launch import folder, live, memory, processes, relay, sanitizer, stacks
+from brickprof.launch.card import CardWatch
 from brickprof.launch.child import Child
 from brickprof.launch.conclusion import conclude, on_terminal
 from brickprof.launch.exits import Exit, OomKills, classify, signal_name
@@ -56,6 +57,8 @@ class Wishes:
     name: str = ""
     config: str = ""
     """A configuration file that declares what the script is to do."""
+    sanitizer: str = ""
+    """A tool of compute-sanitizer to run the script under."""
 
 
 def run(target: Target, settings: Settings, wishes: Wishes | None = None) -> int:
@@ -65,12 +68,18 @@ def run(target: Target, settings: Settings, wishes: Wishes | None = None) -> int
         os.execv(target.command[0], target.command)
     declared = _declared(wishes.config)
     Terms(settings.thresholds, settings.suppress)  # says so now, should one of them be misspelt
+    sanitizing = sanitizer.found() if wishes.sanitizer else ""
     place = folder.claim(target, settings, name=wishes.name)
+    if sanitizing:
+        target = sanitizer.behind(target, wishes.sanitizer, sanitizing, place.path)
+        sanitizer.prepare(wishes.sanitizer, os.environ)
     if place.speaks and on_terminal():
         print(f"brickprof · recording to {place.shown} ({settings.level})", file=sys.stderr, flush=True)
     watch = Watch(target, settings, place, live=wishes.live)
     if declared is not None:
         watch.log.event("config", 0, {"source": declared.file, "values": declared.values})
+    if sanitizing:
+        watch.complaints = sanitizer.Complaints(place.path, wishes.sanitizer, watch.log)
     watch.halt_on = wishes.halt_on if place.speaks else "never"
     ended = watch.until_the_end()
     code = conclude(place, ended, fail_on=wishes.fail_on)
@@ -99,6 +108,7 @@ class Watch:
         self.killed = False
         self.halt_on = "never"
         self.halted = False
+        self.complaints: sanitizer.Complaints | None = None
         self._judge: Judge | None = None
         self._sidecar: Sidecar | None = None
         self._endpoint = settings.otlp or configured_endpoint()
@@ -112,11 +122,14 @@ class Watch:
                 self.relay.start()
             self._log_start(child)
             watch = memory.MemoryWatch(child.pid, self.log, began)
+            cards = CardWatch(child.pid, self.place.path, self.settings.card_seconds if self.place.speaks else 0)
+            cards.start()
             try:
                 self._look_after(child, inbox, watch)
             except Exception as error:  # ours; the script is not to suffer for it
                 self._say(f"stopped watching ({clean(f'{type(error).__name__}: {error}')}); the script goes on")
                 child.wait()
+            cards.finish()
             if self.relay:
                 self.relay.finish()
             return self._log_end(child, watch, memory.oom_kills() - kills, time.monotonic() - began)
@@ -146,7 +159,10 @@ class Watch:
             if now - last > _LOOK_EVERY + _WAS_STOPPED:
                 hangs.forgive(now)
             last = now
-            watch.tick(now, live.step(self.place.path))
+            step = live.step(self.place.path)
+            watch.tick(now, step)
+            if self.complaints:
+                self.complaints.tick(step)
             if self.halt_on != "never" and not self.halted:
                 self._judge_so_far(now)
             if hang := hangs.tick(now):
@@ -262,6 +278,8 @@ class Watch:
         if ended.signal:
             watch.flush()
         stacks.collect(self.place.path, self.log)
+        if self.complaints:
+            self.complaints.finish(live.step(self.place.path))
         fields = {
             **ended.fields(),
             "pid": child.pid,

@@ -1,0 +1,147 @@
+"""Model FLOP utilisation: the arithmetic of a step over what the card could have done in its time.
+
+Enters: operations counted by kernels, or parameters and tokens; the time of a step; the card's name. Leaves: an
+``Mfu`` that says which of the two it is:
+
+    counted     the sum over the kernel bricks that say how many operations they make: a lower bound
+    estimated   6 x parameters x tokens of a step, for a model of tokens that trains all its parameters; attention's
+                own products are not in it, a table of embeddings is
+
+and, where neither is known, why not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from brickprof.records import Event
+from brickprof.rules import cards
+from brickprof.rules.names import whole
+from brickprof.rules.peaks import peak
+from brickprof.rules.story import Story
+
+_COVERS = 0.8
+"""Counted operations are believed to be all where they come to this share of the estimate."""
+_LEAST_STEPS = 10
+_NARROW = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+
+
+@dataclass(frozen=True, slots=True)
+class Mfu:
+    card: str
+    ratio: float | None = None
+    how: str = ""
+    """counted, or estimated; "" where it is not known."""
+    why: str = ""
+    tflops: float | None = None
+    peak_tflops: float | None = None
+    dtype: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def mfu(story: Story) -> Mfu | None:
+    """Of the lowest rank and its card; None for a run that was seen on no card."""
+    found = [card for card in cards.cards(story) if card.about is not None]
+    if not found or not story.trained:
+        return None
+    rank, card = story.ranks[0], found[0]
+    seconds = [lasted for _, lasted in cards.step_seconds(story, rank).values()]
+    if len(seconds) < _LEAST_STEPS:
+        return Mfu(card.name, why="too few steps were timed")
+    if card.about is not None and card.about.fields.get("mig"):
+        return Mfu(card.name, why="the peak of a slice of a card is not known")
+    done, how, why = operations(story, rank)
+    if done is None:
+        return Mfu(card.name, why=why)
+    return _against(card.name, done / float(np.median(seconds)) / 1e12, how, why, dtype(story, rank))
+
+
+def _against(card: str, rate: float, how: str, why: str, kind: str) -> Mfu:
+    best = peak(card, kind)
+    if kind == "float32" and best is not None and rate > best:
+        kind, best = "tf32", peak(card, "tf32")  # more than the plain units can do: the tensor cores were allowed
+    if best is None:
+        return Mfu(card, None, "", f"the peak of {card} in {kind} is not in the table", rate, None, kind)
+    return Mfu(card, rate / best, how, why, rate, best, kind)
+
+
+def operations(story: Story, rank: int) -> tuple[float | None, str, str]:
+    """Operations of a step, how they are known, and what that leaves out."""
+    by_step = [flops for step, flops in story.flops(rank).items() if step > 0]
+    counted = float(np.median(by_step)) if by_step else None
+    guess, why = estimate(story, rank)
+    if counted is not None and (guess is None or counted >= _COVERS * guess):
+        return counted, "counted", "only kernels that say how many operations they make are counted"
+    if guess is None:
+        return None, "", why
+    return guess, "estimated", why
+
+
+def estimate(story: Story, rank: int) -> tuple[float | None, str]:
+    tensors = [tensor for tensor in story.names.tensors(rank) if tensor.model and not tensor.alias]
+    parameters = sum(tensor.numel for tensor in tensors)
+    trained = sum(tensor.numel for tensor in tensors if story.names.trained(rank, tensor))
+    tokens = tokens_of_step(story, rank)
+    if tokens is None:
+        return None, "no kernel counted its operations, and the tokens of a step are not known"
+    if not parameters or trained < 0.9 * parameters:
+        return None, "no kernel counted its operations, and a part of the model is frozen"
+    return 6.0 * parameters * tokens, f"6 x {parameters:,} parameters x {tokens:,} tokens a step"
+
+
+def tokens_of_step(story: Story, rank: int) -> int | None:
+    """Tokens of one update: what the model is fed, where the loss has a target for each of them."""
+    fed = _usual([_tokens(event.fields.get("fed")) for event in story.events("shapes", rank)])
+    scored = _usual([_rows(event) for event in story.events("criterion", rank)])
+    wired = _usual([_places(event) for event in story.events("wiring", rank)])
+    tokens = wired or (fed if fed and scored and 0.9 * fed <= scored <= fed else None)
+    if tokens is None:
+        return None
+    micros = Counter(event.step for event in story.events("loss", rank))
+    return tokens * (_usual(list(micros.values())) or 1)
+
+
+def _tokens(shape: Any) -> int | None:
+    two = isinstance(shape, list) and len(shape) == 2 and all(isinstance(size, int) and size > 1 for size in shape)
+    return prod(shape) if two else None
+
+
+def _rows(event: Event) -> int | None:
+    told = event.fields
+    asked = told.get("name") in ("cross_entropy", "nll") and told.get("grad") is not False
+    return whole(told.get("rows")) or None if asked else None
+
+
+def _places(event: Event) -> int | None:
+    return whole(event.fields.get("rows")) * whole(event.fields.get("places")) or None
+
+
+def _usual(values: list[int | None] | list[int]) -> int | None:
+    known = Counter(value for value in values if value)
+    return known.most_common(1)[0][0] if known else None
+
+
+def dtype(story: Story, rank: int) -> str:
+    """The type in which the products are made, as far as the run shows it."""
+    weights: Counter[str] = Counter()
+    for tensor in story.names.tensors(rank):
+        weights[tensor.dtype] += tensor.numel if tensor.model else 0
+    usual = weights.most_common(1)[0][0] if weights else "float32"
+    if usual in _NARROW:
+        return usual
+    seen = [str(event.fields.get("dtype", "")) for event in story.events("criterion", rank)]
+    seen += [kind for event in story.events("kernel", rank) for kind in _kinds(event)]
+    narrow = Counter(kind.removeprefix("torch.") for kind in seen if kind.removeprefix("torch.") in _NARROW)
+    return narrow.most_common(1)[0][0] if narrow else usual
+
+
+def _kinds(event: Event) -> list[str]:
+    told = event.fields.get("dtypes")
+    return [str(kind) for kind in told.values()] if isinstance(told, dict) and event.fields.get("flops") else []

@@ -1,0 +1,396 @@
+"""What a card shows of a run: too little to do, heat, strangers, errors, memory in pieces; how much of it was used."""
+
+from __future__ import annotations
+
+import pytest
+from making import START, Made
+
+from brickprof.bricks import Brick, Kind
+from brickprof.contracts.terms import Terms
+from brickprof.contracts.verdicts import Severity, Verdict
+from brickprof.diagnosis import diagnose
+from brickprof.records import Event, Span
+from brickprof.reports import overview, terminal
+from brickprof.rules import card, card_memory, card_share, hardware, throttle
+from brickprof.rules.mfu import mfu
+from brickprof.rules.peaks import peak
+from brickprof.rules.story import Story
+
+SECOND, GB = 1_000_000_000, 10**9
+H200 = {"name": "NVIDIA H200", "known_by": "listed", "interval": 1.0, "sm_clock_max": 1980.0, "ecc_uncorrected": 0}
+
+
+def judge(made: Made, rule):
+    judged, run = rule(), made.run()
+    if hasattr(judged, "feed"):
+        for record in run.records():
+            judged.feed(record)
+    return judged.judge(Story.of(run), Terms().contract(rule.contract))
+
+
+class OnCard(Made):
+    """A training on a card: steps at a pace, and a look at the card in every second."""
+
+    def __init__(self, seconds=60, step=0.1, parameters=4096, loss=True, **sample):
+        super().__init__("embed", "head")
+        self.seconds, self.step_seconds, self.count = seconds, step, 0
+        side = int(parameters**0.5)
+        for record in self.records:
+            if record.kind == "tensor":
+                record.fields.update(device="cuda:0", shape=[side, side])
+        self.card(0, what="device", **H200)
+        self.steps = int(seconds / step)
+        for number in range(self.steps):
+            self.at("loss", number, (number + 0.5) * step, value=1.0, micro=0)
+            self.at("optimizer", number, (number + 1) * step, optimizer=0, lr=[1e-3], count=number + 1)
+        for second in range(1, seconds + 1):
+            self.look(second, **sample)
+
+    def at(self, kind, step, seconds, rank=0, **fields):
+        self.count += 1
+        made = Event(kind, step, fields, 1000 + self.count, START + int(seconds * SECOND), rank)
+        self.records.append(made)
+        return made
+
+    def card(self, seconds, **fields):
+        return self.at("card", int(seconds / self.step_seconds), seconds, -1, device=0, ordinal=0, **fields)
+
+    def look(self, second, **fields):
+        told = {"looks": 1, "utilisation": 0.95, "memory_used": 40 * GB, "memory_total": 140 * GB, "throttled": {}}
+        told |= {"sm_clock": 1900.0, "temperature": 60.0, "memory_peak": 41 * GB, "power": 600.0, "power_limit": 700.0}
+        return self.card(second, what="sample", **told | fields)
+
+    def looks(self):
+        return [record for record in self.records if record.kind == "card" and record.fields["what"] == "sample"]
+
+
+BIG = {"parameters": 4_000_000}
+
+
+def waiting(made, share):
+    for step in range(made.steps):
+        fields = {"loader": 0, "wait_ns": int(share * made.step_seconds * SECOND), "count": step + 1, "index": step}
+        made.at("batch", step, step * made.step_seconds + 0.001, **fields)
+    return made
+
+
+# -- too little to do
+
+
+def test_a_card_in_use_holds():
+    result = judge(OnCard(**BIG), card.Utilisation)
+    assert result.verdict is Verdict.PASS and "95%" in result.observed
+
+
+def test_an_idle_card_beside_a_slow_loader_names_the_loader():
+    (violation,) = judge(waiting(OnCard(utilisation=0.2, **BIG), 0.7), card.Utilisation).violations
+    assert (violation.cause, violation.severity) == ("loader-bound", Severity.WARNING)
+    assert "20%" in violation.symptom and "70%" in violation.whys[0].finding
+    found = diagnose(waiting(OnCard(utilisation=0.2, **BIG), 0.7).run()).findings
+    assert [one.root_cause for one in found if one.severity is Severity.WARNING] == ["loader-bound"]
+
+
+def test_an_idle_card_beside_host_reads_names_the_line():
+    made = OnCard(utilisation=0.3, **BIG)
+    for step in (20, 40, 80, 160):
+        made.at("syncs", step, step * 0.1, count=20, device=20, sites=[["train.py:9", 18], ["train.py:3", 2]])
+    (violation,) = judge(made, card.Utilisation).violations
+    assert violation.cause == "host-sync-in-loop" and "train.py:9" in violation.whys[0].finding
+
+
+def test_an_idle_card_beside_copies_names_them():
+    made = OnCard(utilisation=0.3, **BIG)
+    for step in range(20, 40):
+        start = START + step * SECOND // 10
+        made.records.append(Span(Brick(Kind.STEP, "step"), step, start, start + SECOND // 10, "step", id=2 * step + 1))
+        made.records.append(
+            Span(Brick(Kind.TRANSFER, "h2d"), step, start, start + SECOND // 15, "transfer", 2 * step + 2)
+        )
+    (violation,) = judge(made, card.Utilisation).violations
+    assert (violation.cause, violation.granularity) == ("extra-transfers", "transfer")
+
+
+def test_an_idle_card_without_a_cause_is_only_worth_knowing():
+    made = waiting(OnCard(utilisation=0.3, **BIG), 0.02)
+    result = judge(made, card.Utilisation)
+    assert result.verdict is Verdict.NOT_EVALUATED
+    assert [violation.severity for violation in result.violations] == [Severity.INFO]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        OnCard(seconds=12, utilisation=0.1, **BIG),
+        OnCard(utilisation=0.1, parameters=4096),
+        OnCard(seconds=60, step=20.0, utilisation=0.1, **BIG),
+    ],
+    ids=["a run of seconds", "a tiny model", "three steps"],
+)
+def test_short_runs_and_small_models_are_not_judged(made):
+    result = judge(waiting(made, 0.7), card.Utilisation)
+    assert result.verdict is Verdict.NOT_EVALUATED and not result.violations
+
+
+def test_start_up_and_pauses_for_checkpoints_are_no_findings():
+    made = waiting(OnCard(seconds=100, step=1.0, **BIG), 0.3)
+    for look in made.looks():
+        second = (look.time_ns - START) // SECOND
+        if second <= 10 or second % 3 == 0:
+            look.fields["utilisation"] = 0.0
+    assert judge(made, card.Utilisation).verdict is Verdict.PASS
+
+
+def test_without_a_card_nothing_is_judged():
+    cpu = Made()
+    cpu.healthy(40)
+    for rule in (card.Utilisation, throttle.Throttle, card_share.Alone, hardware.Hardware):
+        result = judge(cpu, rule)
+        assert result.verdict is Verdict.NOT_EVALUATED and "no GPU" in result.why
+    for record in cpu.records:
+        if getattr(record, "kind", "") == "tensor":
+            record.fields["device"] = "cuda:0"
+    assert "brickprof doctor" in judge(cpu, card.Utilisation).why
+
+
+# -- clocks that are held down
+
+
+def hot(share, slower=1.0, words=("thermal",), clock=900.0, seconds=100):
+    """The last ``share`` of a run is hot, and its steps take longer."""
+    made = OnCard(seconds=seconds, step=0.5, **BIG)
+    begins = seconds * (1 - share)
+    for look in made.looks():
+        if (look.time_ns - START) / SECOND > begins:
+            look.fields.update(throttled=dict.fromkeys(words, 1), sm_clock=clock, temperature=91.0)
+    kept = [r for r in made.records if not (r.rank == 0 and r.step * 0.5 > begins and r.step % round(slower))]
+    if slower > 1.0:  # every other step is left out, and the others are numbered anew: they take twice as long
+        numbers = {step: place for place, step in enumerate(sorted({r.step for r in kept if r.rank == 0}))}
+        kept = [
+            Event(r.kind, numbers[r.step], r.fields, r.seq, r.time_ns, 0) if r.rank == 0 else r for r in kept
+        ]  # fmt: skip
+    made.records = kept
+    return made
+
+
+def test_heat_that_slows_the_steps_is_told_with_its_share_and_cost():
+    (violation,) = judge(hot(0.4, slower=2.0), throttle.Throttle).violations
+    assert (violation.cause, violation.severity) == ("hardware-error", Severity.WARNING)
+    assert violation.details["share"] == pytest.approx(0.4, abs=0.05)
+    assert "too hot" in violation.symptom and "91 °C" in violation.whys[0].finding
+    assert violation.details["longer"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_heat_that_costs_nothing_is_only_worth_knowing():
+    result = judge(hot(0.4, clock=1850.0), throttle.Throttle)
+    assert [violation.severity for violation in result.violations] == [Severity.INFO]
+
+
+@pytest.mark.parametrize("words", [("power_cap",), ("idle",), ("application_clocks",)])
+def test_a_card_at_its_power_limit_is_healthy(words):
+    assert judge(hot(0.9, words=words, clock=1700.0), throttle.Throttle).verdict is Verdict.PASS
+
+
+def test_a_power_limit_that_costs_half_the_clock_is_worth_knowing():
+    result = judge(hot(0.9, words=("power_cap",), clock=900.0), throttle.Throttle)
+    assert [violation.severity for violation in result.violations] == [Severity.INFO]
+
+
+def test_single_hot_looks_are_nothing():
+    assert judge(hot(0.03), throttle.Throttle).verdict is Verdict.PASS
+
+
+# -- strangers
+
+
+@pytest.mark.parametrize(
+    ("fields", "guilty"),
+    [
+        ({"orphan": True, "memory": 20 * GB}, True),
+        ({"orphan": False, "memory": 20 * GB}, False),
+        ({"memory": 20 * GB}, False),
+        ({"orphan": True, "memory": 10**6}, False),
+    ],
+)
+def test_only_a_large_orphan_is_accused(fields, guilty):
+    made = OnCard(**BIG)
+    made.card(1, what="process", pid=4242, name="python", before=True, **fields)
+    result = judge(made, card_share.Alone)
+    assert (result.verdict is Verdict.FAIL) is guilty
+    if guilty:
+        (violation,) = result.violations
+        assert (violation.cause, violation.severity) == ("orphaned-process", Severity.WARNING)
+        assert "4242" in violation.symptom and "20 GB" in violation.symptom
+
+
+def test_an_orphan_explains_memory_that_ran_out():
+    made = OnCard(**BIG)
+    made.card(1, what="process", pid=4242, name="python", before=True, orphan=True, memory=100 * GB)
+    made.at("exception", 50, 59.0, type="torch.OutOfMemoryError", message="CUDA out of memory.", frames=[])
+    first = diagnose(made.run()).findings[0]
+    assert (first.root_cause, first.severity) == ("orphaned-process", Severity.ERROR)
+
+
+def test_where_strangers_cannot_be_told_nothing_is_judged():
+    made = OnCard(**BIG)
+    next(r for r in made.records if r.kind == "card").fields["known_by"] = "grown"
+    assert judge(made, card_share.Alone).verdict is Verdict.NOT_EVALUATED
+
+
+# -- errors of the hardware
+
+
+@pytest.mark.parametrize("xid", [48, 64, 74, 79, 94, 95, 119])
+def test_an_xid_of_the_hardware_is_an_error(xid):
+    made = OnCard(**BIG)
+    made.card(30, what="xid", xid=xid)
+    (violation,) = judge(made, hardware.Hardware).violations
+    assert (violation.cause, violation.severity) == ("hardware-error", Severity.ERROR)
+    assert f"Xid {xid}" in violation.symptom
+
+
+def test_an_xid_of_the_program_is_an_access_out_of_bounds_and_no_broken_card():
+    made = OnCard(**BIG)
+    made.card(30, what="xid", xid=31)
+    assert judge(made, hardware.Hardware).verdict is Verdict.PASS
+    (violation,) = judge(made, hardware.Faults).violations
+    assert (violation.cause, violation.contract) == ("out-of-bounds", "C-BUFSIZE-001")
+    said = "CUDA error: an illegal memory access was encountered"
+    made.at("exception", 50, 59.0, type="torch.AcceleratorError", message=said, frames=[])
+    assert not judge(made, hardware.Faults).violations  # the exception says it already, and where
+    causes = [one.root_cause for one in diagnose(made.run()).findings if one.severity is Severity.ERROR]
+    assert causes == ["out-of-bounds"]
+
+
+def test_a_process_that_ended_and_a_retired_page_are_told_apart():
+    made = OnCard(**BIG)
+    made.card(30, what="xid", xid=45)
+    assert judge(made, hardware.Hardware).verdict is Verdict.PASS
+    made.card(31, what="xid", xid=63)
+    assert [v.severity for v in judge(made, hardware.Hardware).violations] == [Severity.WARNING]
+
+
+def test_only_new_uncorrected_memory_errors_count():
+    made = OnCard(**BIG)
+    made.card(30, what="ecc", corrected=12, uncorrected=0, ecc_corrected=12, ecc_uncorrected=3)
+    assert judge(made, hardware.Hardware).verdict is Verdict.PASS
+    made.card(31, what="ecc", corrected=0, uncorrected=2, ecc_corrected=12, ecc_uncorrected=5)
+    (violation,) = judge(made, hardware.Hardware).violations
+    assert "2 memory errors" in violation.symptom and violation.first_step == 310
+
+
+# -- memory
+
+
+def test_growth_outside_torch_is_told_and_growth_inside_is_left_to_its_own_rule():
+    made = OnCard(**BIG)
+    for place, look in enumerate(made.looks()):
+        look.fields["memory_used"] = (20 + place) * GB
+        made.at("memory", look.step, place + 1.0, rss=GB, device_allocated=10 * GB, device_reserved=12 * GB)
+    (violation,) = judge(made, card_memory.OutsideTorch).violations
+    assert violation.cause == "memory-leak" and "outside torch" in violation.symptom
+    for record in made.records:
+        if record.kind == "memory":
+            record.fields["device_reserved"] += int(record.step / 10) * GB
+    assert not judge(made, card_memory.OutsideTorch).violations
+
+
+OOM = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.65 GiB of which 1.10 GiB is free."
+    " Of the allocated memory 15.00 GiB is allocated by PyTorch, and {} GiB is reserved by PyTorch but unallocated."
+)
+
+
+@pytest.mark.parametrize(("unused", "guilty"), [("6.50", True), ("0.40", False)])
+def test_memory_that_ran_out_beside_unused_memory_is_fragmentation(unused, guilty):
+    made = OnCard(**BIG)
+    made.at("exception", 50, 59.0, type="torch.OutOfMemoryError", message=OOM.format(unused), frames=[])
+    assert bool(judge(made, card_memory.Fragmented).violations) is guilty
+    cause = diagnose(made.run()).findings[0].root_cause
+    assert (cause == "memory-fragmentation") is guilty
+
+
+@pytest.mark.parametrize(("peak_gb", "grows", "guilty"), [(4, True, True), (4, False, False), (40, True, False)])
+def test_reserved_memory_that_grows_far_above_its_use_is_fragmentation(peak_gb, grows, guilty):
+    made = OnCard(**BIG)
+    for place in range(40):
+        held = (10 + place * grows) * GB
+        fields = {"device_allocated": 2 * GB, "device_reserved": held, "device_peak": peak_gb * GB}
+        made.at("memory", place * 10, place + 1.0, rss=GB, **fields)
+    found = judge(made, card_memory.Fragmented).violations
+    assert [violation.cause for violation in found] == ["memory-fragmentation"] * guilty
+
+
+# -- how much of the card was used
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tflops"),
+    [
+        ("NVIDIA H200", "bfloat16", 989.4), ("NVIDIA H100 80GB HBM3", "float16", 989.4),
+        ("NVIDIA H100 PCIe", "bfloat16", 756.0), ("NVIDIA A100-SXM4-80GB", "tf32", 156.0),
+        ("NVIDIA B200", "bfloat16", 2250.0), ("NVIDIA GeForce RTX 4090", "bfloat16", 165.2),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "bfloat16", None), ("NVIDIA L40S", "float32", 91.6),
+        ("NVIDIA A10G", "bfloat16", None), ("Tesla T4", "bfloat16", None), ("Tesla T4", "float16", 65.0),
+        ("NVIDIA GeForce RTX 4090 D", "bfloat16", None), ("something else", "float32", None),
+    ],
+)  # fmt: skip
+def test_peaks_are_those_of_the_data_sheets_and_nothing_is_made_up(name, dtype, tflops):
+    assert peak(name, dtype) == tflops
+
+
+def tokens(made, rows, places):
+    made.at("shapes", 1, 0.1, fed=[rows, places])
+    made.at("criterion", 1, 0.1, name="cross_entropy", rows=rows * places, grad=True, dtype="bfloat16")
+    return made
+
+
+def test_an_estimate_says_that_it_is_one():
+    made = tokens(OnCard(**BIG), 8, 1024)
+    found = mfu(Story.of(made.run()))
+    expected = 6 * 8_000_000 * 8192 / 0.1 / 1e12
+    assert (found.how, found.dtype) == ("estimated", "bfloat16") and found.tflops == pytest.approx(expected, rel=0.01)
+    assert found.ratio == pytest.approx(expected / 989.4, rel=0.01) and "8,192 tokens" in found.why
+    diagnosis = diagnose(made.run())
+    assert diagnosis.run["mfu"]["how"] == "estimated" and diagnosis.run["cards"][0]["name"] == "NVIDIA H200"
+    assert "(estimated)" in terminal.text(diagnosis)
+    assert any(line.startswith("MFU 0.4% estimated") for line in overview.card_lines(diagnosis.run))
+
+
+def kernels(made, flops):
+    for step in (20, 21, 22):
+        start = START + step * SECOND
+        for place in range(2):
+            attributes = {"flops": flops // 2, "bytes": 10}
+            brick = Brick(Kind.KERNEL, f"gemm{place}")
+            made.records.append(
+                Span(brick, step, start, start + 10, "forward", id=step * 2 + place, attributes=attributes)
+            )
+    return made
+
+
+def test_counted_operations_are_used_where_there_is_no_estimate_or_they_are_all():
+    found = mfu(Story.of(kernels(OnCard(**BIG), 10**12).run()))
+    assert found.how == "counted" and found.tflops == pytest.approx(10.0, rel=0.01)
+    all_of_them = kernels(tokens(OnCard(**BIG), 8, 1024), 6 * 8_000_000 * 8192)
+    assert mfu(Story.of(all_of_them.run())).how == "counted"
+    few = kernels(tokens(OnCard(**BIG), 8, 1024), 10**6)
+    assert mfu(Story.of(few.run())).how == "estimated"
+
+
+def test_where_it_is_not_known_it_says_why():
+    made = OnCard(**BIG)
+    found = mfu(Story.of(made.run()))
+    assert found.ratio is None and "tokens" in found.why
+    assert "MFU not known" in overview.card_lines(diagnose(made.run()).run)[-1]
+    assert "MFU" not in terminal.text(diagnose(made.run()))
+    images = OnCard(**BIG)
+    images.at("shapes", 1, 0.1, fed=[64, 3, 32, 32])
+    images.at("criterion", 1, 0.1, name="cross_entropy", rows=64, grad=True)
+    assert mfu(Story.of(images.run())).ratio is None
+    assert mfu(Story.of(Made().run())) is None
+
+
+def test_a_healthy_run_on_a_card_has_no_findings_of_the_card():
+    found = diagnose(tokens(OnCard(**BIG), 8, 1024).run()).findings
+    ours = {"C-UTILISATION-001", "C-THROTTLE-001", "C-CARDSHARE-001", "C-HARDWARE-001", "C-MEM-001", "C-BUFSIZE-001"}
+    assert not [finding for finding in found if finding.contract in ours]
