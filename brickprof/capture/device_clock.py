@@ -18,8 +18,9 @@ import torch
 
 from brickprof.capture.surroundings import hands_off
 from brickprof.clock import now
+from brickprof.records import PHASES
 
-_DEVICE_NS, _STREAM, _ATTRIBUTES = 8, 9, 10  # columns of a span
+_BRICK, _PHASE, _STEP, _DEVICE_NS, _STREAM, _ATTRIBUTES = 2, 3, 4, 8, 9, 10  # columns of a span
 _MOST_PENDING = 64
 """Steps; a device that far behind is not asked for more."""
 _MOST_SPANS = 8192
@@ -65,8 +66,13 @@ class Cuda:
 class DeviceClock:
     lane: Any = Cuda()
 
-    def __init__(self, write: Callable[[tuple[Any, ...]], None]) -> None:
+    def __init__(
+        self, write: Callable[[tuple[Any, ...]], None],
+        learn: Callable[[int, int, list[tuple[int, int, int]]], None] = lambda _step, _whole, _times: None,
+    ) -> None:  # fmt: skip
+        """``learn``: told the (brick, phase, ns) of each step, and how long the device took for the whole of it."""
         self._write = write
+        self._learn = learn
         self._step: _Step | None = None
         self._pending: list[_Step] = []
         self._free: list[Event] = []
@@ -144,6 +150,10 @@ class DeviceClock:
             row[_DEVICE_NS] = max(end - start, 0)
             row[_STREAM] = self._streams.setdefault(before.stream, len(self._streams))
             row[_ATTRIBUTES] = _with_start(row[_ATTRIBUTES], began + start)
+        whole = next((row for row, _, _ in step.spans if row[_PHASE] == PHASES.index("step")), None)
+        if whole is not None:
+            times = [(row[_BRICK], row[_PHASE], row[_DEVICE_NS]) for row, _, _ in step.spans if row is not whole]
+            self._learn(whole[_STEP], whole[_DEVICE_NS], times)
 
 
 def _marks(step: _Step) -> list[Mark]:

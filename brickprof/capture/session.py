@@ -26,6 +26,7 @@ import torch
 from brickprof.bricks import Brick, Kind
 from brickprof.capture import graph, models
 from brickprof.capture.book import Book, owned
+from brickprof.capture.budgets import Budgets
 from brickprof.capture.by_hand import ByHand
 from brickprof.capture.cadence import NOTHING, Cadence
 from brickprof.capture.census import Census
@@ -71,7 +72,7 @@ class Session:
         self.rank = int(about.get("rank", 0))
         self.journal = Journal(folder, max_bytes=settings.max_bytes)
         self.pulse = Pulse(folder)
-        self.clock = DeviceClock(self.journal.span)
+        self.clock = DeviceClock(self.journal.span, Budgets(self._unsteady).learn)
         self.trace = Trace(self.journal, self.pulse, self.clock)
         self.steps = StepClock()
         self.cadence = Cadence(settings.level, settings.overhead, settings.deep_at, settings.escalation_steps)
@@ -126,6 +127,7 @@ class Session:
         self.by_hand = ByHand(self.book, self.steps)
         self._escalations: dict[bool, tuple[int, int]] = {}
         """By whether something was not finite: how often deep capture was switched on, and when it next may be."""
+        self._reason = ("", -1)
         self._notes: set[str] = set()
         self._recalls = 0
         self.journal.warm()
@@ -172,6 +174,14 @@ class Session:
         if self.step == (step if step is not None else self.step):
             self._look_from_here()
         self.fact("anomaly", {"what": what, "until": until, **fields}, step=step, always=True)
+
+    def _unsteady(self, brick: int, mean_ns: float, cv: float) -> None:
+        """A brick takes the device a different time in every step: the next ones are traced in full."""
+        until = self.step + self.settings.escalation_steps
+        self.cadence.escalate(until)
+        self._reason = (f"brick {brick} scatters by {cv:.0%}", until)
+        fields = {"brick": brick, "mean_ns": int(mean_ns), "cv": round(cv, 4), "until": until}
+        self.fact("unsteady", fields, always=True)
 
     def _look_from_here(self) -> None:
         """Turns on what can still be seen of this step: its gradients and its update, if they are to come.
@@ -391,7 +401,7 @@ class Session:
         self._total_spent += spent
         if self.looking:
             self.emit("step_end", self.step)
-            self._write_step_span(wall)
+            self._write_step_span(wall, spent)
             self._learn_costs(spent)
         self._read_back(self._step_started)
         if not self.looking:
@@ -464,12 +474,17 @@ class Session:
         for way, ns in ways.items():
             self.cadence.measured(way, ns)
 
-    def _write_step_span(self, wall: int) -> None:
+    def _write_step_span(self, wall: int, spent: int) -> None:
         if self.tracing:
             end = now()
             row = (self.trace.step_id, 0, self._step_brick, PHASE["step"], self.step, 0, end - wall, end,
-                   None, None, None)  # fmt: skip
+                   None, None, f'{{"looking_ns":{spent}{self._why()}}}')  # fmt: skip
             self.trace.write(row, self.clock.first)
+
+    def _why(self) -> str:
+        """Why this step was traced in full, where that was our own idea."""
+        reason, until = self._reason
+        return f',"escalated":"{reason}"' if self.step <= until else ""
 
     def _report_cadence(self, reason: str) -> None:
         fields = {**self.cadence.stride, "overhead": round(self.cadence.overhead, 5), "reason": reason}
@@ -522,7 +537,7 @@ class Session:
         self.census.stop_waiting()
         self.emit("close")
         with contextlib.suppress(Exception):
-            self._write_step_span(_counter() - self._step_started)
+            self._write_step_span(_counter() - self._step_started, self._spent)
             self.clock.resolve(last=True)
             fields = {
                 "steps": self._trained,
