@@ -29,6 +29,7 @@ sys.path.insert(0, str(ROOT))  # the table of costs is read with brickprof's own
 
 LEVELS = ("light", "standard", "deep")
 PEERS = {"detect_anomaly": "anomaly", "torch.profiler": "profiler", "hooks with .item()": "hooks"}
+CUDA_PEERS = {"CSAN (torch.cuda._sanitizer)": "streams"}
 CPU_CASES = ("host-bound", "medium")
 CUDA_CASES = ("124m", "124m-compiled", "350m")
 PROMISED = {"host-bound": 1.03, "medium": 1.01, "124m": 1.02, "124m-compiled": 1.02, "350m": 1.02}
@@ -197,7 +198,8 @@ def costs(out: Path) -> dict[str, float]:
 def groups(args: argparse.Namespace, case: str) -> list[list[Variant]]:
     """Levels together, peers apart: a GPU does not hold them all at once."""
     levels = [Variant(level, level=level) for level in args.levels]
-    peers = [Variant(name, peer=peer) for name, peer in PEERS.items()]
+    known = PEERS | (CUDA_PEERS if case in CUDA_CASES else {})
+    peers = [Variant(name, peer=peer) for name, peer in known.items()]
     with_peers = case in CUDA_CASES if args.peers is None else args.peers
     return [group for group in (levels, peers if with_peers else []) if group]
 

@@ -41,7 +41,7 @@ CASES = {
     "124m-compiled": Case(12, 768, 12, 1024, 8, 50304, device="cuda", tied=True, compiled=True),
     "350m": Case(24, 1024, 16, 1024, 8, 50304, device="cuda", tied=True),
 }
-PEERS = ("none", "anomaly", "profiler", "hooks")
+PEERS = ("none", "anomaly", "profiler", "hooks", "streams")
 
 
 class Block(nn.Module):
@@ -157,6 +157,11 @@ def watched_by(peer: str, training: Training) -> Iterator[None]:
         yield
         for handle in handles:
             handle.remove()
+    elif peer == "streams":
+        from torch.cuda._sanitizer import CUDASanitizerDispatchMode
+
+        with CUDASanitizerDispatchMode():
+            yield
     else:
         yield
 
