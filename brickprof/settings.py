@@ -24,6 +24,7 @@ RUN_VARIABLE = "BRICKPROF_RUN"
 SETTINGS_VARIABLE = "BRICKPROF_SETTINGS"
 """What a supervisor sets for its children: the run's folder, and these settings as JSON."""
 
+_SWITCHES = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 
@@ -38,7 +39,11 @@ class Settings:
     """How many steps stay in deep capture after an anomaly."""
     deep_at: int | None = None
     """A step around which everything is captured, whatever the level: it, the one before and those that follow it."""
+    sync_check: bool = False
+    """Whether copies and streams are checked for missing syncs; ``deep`` does that too."""
     hang_seconds: float = 300.0
+    card_seconds: float = 1.0
+    """How often the supervisor looks at the cards; 0 means never."""
     out: str = "brickprof-runs"
     otlp: str = ""
     """OTLP endpoint that the supervisor exports to; empty means none."""
@@ -141,6 +146,13 @@ def _step(value: Any, name: str) -> int | None:
     return None if value is None else _count(value, name)
 
 
+def _switch(value: Any, name: str) -> bool:
+    told = _SWITCHES.get(str(value).strip().lower())
+    if told is None:
+        raise ConfigurationError(f"{name} is {value!r}.", "Give true or false.")
+    return told
+
+
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise ConfigurationError(f"{name} is {value!r}.", "Give text.")
@@ -198,7 +210,9 @@ _PARSERS = {
     "max_bytes": size,
     "escalation_steps": _count,
     "deep_at": _step,
+    "sync_check": _switch,
     "hang_seconds": _seconds,
+    "card_seconds": _seconds,
     "out": _text,
     "otlp": _text,
     "thresholds": numbers,

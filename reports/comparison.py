@@ -23,7 +23,7 @@ _COLUMNS = ("compared", "values", "differ", "first in step", "at", "A", "B", "la
 
 
 def facts(comparison: Comparison) -> dict[str, Any]:
-    told: dict[str, Any] = _portable(comparison.to_dict())
+    told: dict[str, Any] = portable(comparison.to_dict())
     return told
 
 
@@ -33,12 +33,12 @@ def render(comparison: Comparison, console: Console) -> None:
     console.print(_table(comparison))
 
 
-def _portable(value: Any) -> Any:
+def portable(value: Any) -> Any:
     """Strict JSON has no NaN and no infinity: they are words."""
     if isinstance(value, dict):
-        return {key: _portable(item) for key, item in value.items()}
+        return {key: portable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_portable(item) for item in value]
+        return [portable(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -6,11 +6,13 @@ CUDA graph, transformed, or seen by a dispatch mode of the user's.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import torch
 
 _dispatch_modes = torch._C._len_torch_dispatch_stack
+_dispatch_mode: Callable[[int], object] = torch._C._get_dispatch_stack_at
 _functorch_level: Callable[[], int | None] = torch._C._functorch.maybe_current_level
 _tracing: Callable[[], object] = torch._C._get_tracing_state
 _cuda_ready: Callable[[], bool] = torch.cuda.is_initialized
@@ -23,4 +25,17 @@ def hands_off() -> bool:
 
 def host_hands_off() -> bool:
     """The same for an operation on a host tensor, which no graph of a device would capture."""
-    return bool(_dispatch_modes() or _functorch_level() is not None or _tracing() is not None)
+    return bool(_users_modes() or _functorch_level() is not None or _tracing() is not None)
+
+
+def _users_modes() -> bool:
+    """Whether a dispatch mode is on that is not one of ours: those let our own operations pass."""
+    modes = (_dispatch_mode(at) for at in range(_dispatch_modes()))
+    return any(not getattr(mode, "brickprofs", False) for mode in modes)
+
+
+def compiled_frames() -> int:
+    """How much torch.compile has had to do in this process, functions that nobody was told of included."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    counters = getattr(dynamo, "counters", None)
+    return int(counters.get("frames", {}).get("total", 0)) if counters else 0

@@ -74,7 +74,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 
 def examine() -> list[Check]:
     told = ask_torch()
-    ours = [_python(), *_packages(), _torch(told), _gpu(told), _triton(told)]
+    ours = [_python(), *_packages(), _torch(told), _gpu(told), _card(), _triton(told)]
     return [*ours, _telemetry(), _disk(), _proc(), _plugins()]
 
 
@@ -136,6 +136,38 @@ def _gpu(told: dict[str, Any]) -> Check:
     reason = "torch was built without CUDA" if told.get("cuda") is None else "torch sees no device"
     seen = f"{driver.lstrip('; ')} is there, but {reason}" if driver else "there is none"
     return Check("gpu", "missing", f"no GPU is used ({seen}): device times and device memory are not captured")
+
+
+def _card() -> Check:
+    """The cards as the supervisor will see them, and what they answer."""
+    from brickprof import settings
+    from brickprof.launch import nvml
+
+    seconds = settings.load().card_seconds
+    if not seconds:
+        return Check("card", "missing", "card_seconds is 0: no card is watched")
+    try:
+        library = nvml.library()
+    except nvml.NoCards as error:
+        return Check("card", "missing", f"no card is watched: {error}")
+    try:
+        found = nvml.devices(library, os.environ)
+        if not found:
+            return Check("card", "missing", "no card is watched: none is visible (CUDA_VISIBLE_DEVICES?)")
+        return Check("card", "ok", f"{'; '.join(map(_answers, found))}; every {seconds:g} s")
+    finally:
+        library.nvmlShutdown()
+
+
+def _answers(device: Any) -> str:
+    from brickprof.launch.nvml import Look
+
+    known = device.look().known()
+    extra = {"ecc": device.ecc()[1] is not None, "processes": device.processes() is not None}
+    known += [name for name, answered in extra.items() if answered]
+    absent = [name for name in (*Look.__slots__, *extra) if name not in known]
+    named = f"{device.about().get('name', 'card')} ({device.index}): {', '.join(known)}"
+    return f"{named}; not told: {', '.join(absent)}" if absent else named
 
 
 def _driver() -> str:

@@ -70,6 +70,10 @@ def run(
     deep_at: Annotated[
         str | None, typer.Option(metavar="STEP", help="Capture everything around this step, whatever the level.")
     ] = None,
+    sync_check: Annotated[
+        bool,
+        typer.Option("--sync-check", help="Find missing syncs between streams and the host; --level deep does too."),
+    ] = False,
     overhead: Annotated[
         str | None, typer.Option(metavar="SHARE", help="The share of time that capture may take, such as 1%.")
     ] = None,
@@ -93,6 +97,10 @@ def run(
         str,
         typer.Option(metavar="FILE", help="The script's configuration: what it declares is checked against the run."),
     ] = "",
+    sanitizer: Annotated[
+        str,
+        typer.Option(metavar="TOOL", help="memcheck, racecheck, initcheck or synccheck: run under compute-sanitizer."),
+    ] = "",
     thresholds: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="CONTRACT.NAME=NUMBER", help="Another threshold; again for more."),
@@ -109,6 +117,7 @@ def run(
     """
     from brickprof import settings as configuration
     from brickprof.errors import UsageError
+    from brickprof.launch import sanitizer as sanitizers
     from brickprof.launch import supervisor, target
     from brickprof.launch.conclusion import FAIL_ON
     from brickprof.text import file_name
@@ -116,10 +125,13 @@ def run(
     for flag, given in (("--fail-on", fail_on), ("--halt-on", halt_on)):
         if given not in FAIL_ON:
             raise UsageError(f"{flag} is {given!r}.", f"Give one of: {', '.join(FAIL_ON)}.")
+    if sanitizer:
+        sanitizers.checked(sanitizer)
     overrides = {
         "out": out,
         "level": level,
         "deep_at": deep_at,
+        "sync_check": sync_check or None,
         "overhead": overhead,
         "max_bytes": max_size,
         "hang_seconds": hang,
@@ -129,7 +141,8 @@ def run(
     }
     settings = configuration.load(overrides)
     wishes = supervisor.Wishes(
-        live=not no_live, fail_on=fail_on, halt_on=halt_on, name=file_name(name) if name else "", config=config
-    )
+        live=not no_live, fail_on=fail_on, halt_on=halt_on, name=file_name(name) if name else "", config=config,
+        sanitizer=sanitizer,
+    )  # fmt: skip
     resolved = target.resolve(command or [], module=module, code=code)
     raise typer.Exit(supervisor.run(resolved, settings, wishes))

@@ -37,12 +37,6 @@ def has_device(story: Story) -> bool:
     return any(str(device).startswith(_DEVICES) for device in told)
 
 
-class StreamSync(OnDevice):
-    contract = "C-STREAMSYNC-001"
-    records = "copies to the host and their streams were not recorded; --level deep records them"
-    lacking = "a CPU has no streams; a run on a GPU with --level deep records copies and their streams"
-
-
 class GemmArguments(OnDevice):
     contract = "C-GEMMARGS-001"
     records = "launch arguments were not recorded; `brickprof check operator` judges a kernel by itself"
@@ -131,5 +125,5 @@ class SyncsPerToken(OnDevice):
 
 
 RULES = (
-    StreamSync, GemmArguments, Select, Cublas, NoTensorCores, AnyDimension, Launched, SyncsPerToken,
+    GemmArguments, Select, Cublas, NoTensorCores, AnyDimension, Launched, SyncsPerToken,
 )  # fmt: skip

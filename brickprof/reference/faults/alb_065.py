@@ -18,6 +18,7 @@ TRUTH = {
     "bricks": [],
     "first_step": 0,
     "needs": "gpu",
+    "run": ["--sync-check"],
 }
 
 if not torch.cuda.is_available():

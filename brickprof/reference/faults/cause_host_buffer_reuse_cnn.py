@@ -18,6 +18,7 @@ TRUTH = {
     "bricks": [],
     "first_step": 1,
     "needs": "gpu",
+    "run": ["--sync-check"],
 }
 
 

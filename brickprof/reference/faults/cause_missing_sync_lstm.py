@@ -17,6 +17,7 @@ TRUTH = {
     "bricks": [],
     "first_step": 0,
     "needs": "gpu",
+    "run": ["--sync-check"],
 }
 
 

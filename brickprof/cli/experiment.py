@@ -1,0 +1,105 @@
+"""``brickprof experiment``: run a script again with one thing changed, and say what that shows.
+
+Enters: an experiment, then TARGET and its arguments as for ``brickprof run``. Leaves: a verdict with both runs, as
+text or JSON on stdout (the script's own output goes to stderr); 0 the same, 1 they differ, 2 wrong usage, 3 nothing to
+judge.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from brickprof.experiments.launch_blocking import Finding
+
+_WORDS = {
+    "same": ("✓ SAME  ", "bold green"),
+    "order-matters": ("✗ THE ORDER MATTERS  ", "bold red"),
+    "differ": ("✗ DIFFERENT  ", "bold red"),
+    "not-repeatable": ("? NOT REPEATABLE  ", "bold yellow"),
+}
+_NO_VERDICT = ("? NOTHING TO JUDGE  ", "bold yellow")
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Run a script again with one thing changed, and compare.", rich_markup_mode=None)
+    group.callback()(lambda: None)
+    group.command("launch-blocking", context_settings={"allow_interspersed_args": False})(launch_blocking)
+    app.add_typer(group, name="experiment")
+
+
+def launch_blocking(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="TARGET ARGS...", help="A script, and its arguments, left untouched.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="The folder that will hold the runs.")
+    ] = None,
+    level: Annotated[str | None, typer.Option("--level", metavar="LEVEL", help="light, standard or deep.")] = None,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", min=0.0, help="How far numbers may be apart; 0 asks for equal bits.")
+    ] = 0.0,
+    control: Annotated[
+        bool, typer.Option("--control", help="A third run, plain again: is the script repeatable by itself?")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run a script as it is and with CUDA_LAUNCH_BLOCKING=1: what differs lacks a wait somewhere.
+
+    Example: brickprof experiment launch-blocking train.py --lr 3e-4
+    """
+    import math
+
+    from brickprof import settings
+    from brickprof.errors import OutputError, UsageError
+    from brickprof.experiments import launch_blocking as experiment
+    from brickprof.journal.folders import new_run_folder
+    from brickprof.launch import target
+
+    if not math.isfinite(tolerance):
+        raise UsageError("--tolerance has to be a finite number.")
+    chosen = settings.load({"out": str(out) if out else None, "level": level})
+    target.resolve(command or [])  # says so now, should there be nothing to run
+    try:
+        folder = new_run_folder(Path(chosen.out), "launch-blocking")
+    except OSError as error:
+        raise OutputError(
+            f"cannot write to {chosen.out}: {error.strerror or error}.", "Choose another with -o."
+        ) from None
+    words = [*(("--level", level) if level else ()), *(command or [])]
+    found = experiment.conduct(words, folder, tolerance=tolerance, control=control)
+    _show(found, as_json)
+    raise typer.Exit(found.exit_code)
+
+
+def _show(found: Finding, as_json: bool) -> None:
+    import json
+
+    from brickprof.reports.comparison import portable
+
+    if as_json:
+        print(json.dumps(portable(found.to_dict()), indent=2))
+        return
+    from rich.console import Console
+
+    _render(found, Console(highlight=False))
+
+
+def _render(found: Finding, console: Console) -> None:
+    from rich.text import Text
+
+    from brickprof.reports import comparison, terminal
+    from brickprof.text import clean
+
+    lines = [Text.assemble(_WORDS.get(found.outcome, _NO_VERDICT), found.text)]
+    for trial in found.trials:
+        lines.append(Text(f"  {trial.name:12}{trial.told}"))
+        lines.append(Text(f"  {'':12}{clean(trial.folder or 'nothing was recorded')}"))
+    console.print(terminal.fit(Text("\n").join(lines), console.encoding), soft_wrap=True)
+    if found.comparison is not None and not found.comparison.same:
+        comparison.render(found.comparison, console)

@@ -1,0 +1,100 @@
+"""``brickprof experiment launch-blocking``: two real runs, and what they say together."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brickprof.diagnosis.compare import Comparison, Difference
+from brickprof.experiments.launch_blocking import AGAIN, BLOCKING, PLAIN, Trial, judge
+
+SCRIPT = """
+import os, sys, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
+print("hello", sys.argv[1:])
+for step in range(4):
+    loss = model(torch.randn(8, 4)).square().mean()
+    if step == 2 and "--broken" in sys.argv and not blocking:
+        loss = loss * float("nan")
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def experiment(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "brickprof", "experiment", "launch-blocking", "-o", str(folder / "runs")]
+    root = str(Path(__file__).parents[1])
+    environment = os.environ | {"PYTHONPATH": root, "CUDA_LAUNCH_BLOCKING": "1"}
+    return subprocess.run(
+        [*command, *words], capture_output=True, text=True, cwd=folder, env=environment, timeout=300, check=False
+    )
+
+
+def test_a_script_that_breaks_only_without_the_variable_is_told_with_its_step(tmp_path):
+    done = experiment(tmp_path, "--json", "train.py", "--broken")
+    assert done.returncode == 1, done.stderr
+    told = json.loads(done.stdout)
+    assert told["outcome"] == "differ" and "none was used" in told["text"]
+    assert [trial["broken_at"] for trial in told["trials"]] == [2, None]
+    assert told["comparison"]["first"]["step"] == 2 and told["comparison"]["first"]["what"] == "loss"
+    assert "hello ['--broken']" in done.stderr
+
+
+def test_without_a_gpu_equal_runs_decide_nothing(tmp_path):
+    done = experiment(tmp_path, "train.py")
+    assert done.returncode == 3, done.stderr
+    assert "NOTHING TO JUDGE" in done.stdout and "orders nothing on a CPU" in done.stdout
+
+
+def test_a_script_that_is_not_there_is_wrong_usage(tmp_path):
+    done = experiment(tmp_path, "trian.py")
+    assert done.returncode == 2 and "Did you mean train.py?" in done.stderr
+
+
+def trial(name: str, *, code: int = 0, broken: int | None = None) -> Trial:
+    return Trial(name, code, f"runs/{name}", 10, broken, on_gpu=True)
+
+
+def comparison(step: int | None) -> Comparison:
+    first = None if step is None else Difference("loss", step, 0, "", "", 1.0, 2.0, ("event:1@0", "event:1@0"))
+    return Comparison("aaaa", "bbbb", (10, 10), (1, 1), 0.0, (), first)
+
+
+@pytest.mark.parametrize(
+    ("trials", "between", "control", "outcome", "code"),
+    [
+        ((trial(PLAIN, code=134), trial(BLOCKING)), None, None, "order-matters", 1),
+        ((trial(PLAIN, broken=3), trial(BLOCKING)), 3, None, "order-matters", 1),
+        ((trial(PLAIN, broken=3), trial(BLOCKING), trial(AGAIN, broken=4)), 3, 3, "order-matters", 1),
+        ((trial(PLAIN, broken=3), trial(BLOCKING), trial(AGAIN)), 3, 3, "not-repeatable", 3),
+        ((trial(PLAIN), trial(BLOCKING)), 5, None, "differ", 1),
+        ((trial(PLAIN), trial(BLOCKING), trial(AGAIN)), 5, None, "differ", 1),
+        ((trial(PLAIN), trial(BLOCKING), trial(AGAIN)), 5, 5, "not-repeatable", 3),
+        ((trial(PLAIN), trial(BLOCKING, code=1)), 5, None, "differ", 1),
+        ((trial(PLAIN), trial(BLOCKING)), None, None, "same", 0),
+        ((trial(PLAIN, broken=3), trial(BLOCKING, broken=3)), None, None, "same", 0),
+    ],
+)
+def test_what_the_runs_say_together(trials, between, control, outcome, code):
+    dead = any(each.exit_code == 134 for each in trials)
+    found = judge(
+        trials, None if dead else comparison(between), comparison(control) if len(trials) > 2 else None
+    )  # fmt: skip
+    assert (found.outcome, found.exit_code) == (outcome, code), found.text
+    json.dumps(found.to_dict())
+
+
+def test_runs_with_nothing_in_common_decide_nothing():
+    found = judge((trial(PLAIN), trial(BLOCKING)), None)
+    assert (found.outcome, found.exit_code) == ("nothing", 3)
