@@ -32,16 +32,21 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  std, absmax, looked (elements)
     criterion    name (cross_entropy|nll|mse|bce|bce_logits|kl_div|l1|...), value (None for reduction none), reduction,
                  classes, rows, shapes, dtype, grad, training, fed (samples that the model was last given), made_in
-                 (the module that squashed the input), site, calls; in some steps, of a few rows:
+                 (the module that squashed the input), site, calls, requires [whether input, target and variance depend
+                 on the parameters; None where it is no tensor], options {log_target | log_input}; in some steps
+                 made_by (the function that gave the input its range) and, of a few rows:
                  input {min, max, absmax, mean, std, finite, nonnegative, constant, sums_to_one, log_distribution},
-                 target {dtype, min, max, distinct, finite, ignored, looked}. With grad False: the mean of one
+                 target {dtype, min, max, distinct, finite, ignored, looked}, variance {min, max, mean, std, finite}. With grad False: the mean of one
                  loss function over an evaluation pass
     evaluation   model, training (the mode it ran in), sensitive (has dropout or batch-norm), mixed (how many of them
                  were in training mode), forwards, rows, loss (mean, or None), frequent (runs in every step: part of the
                  training). One per pass with gradients off, of the step it began in
     loader       loader, train, cls, sampler, shuffles, batch_size, batches, samples, drop_last, workers, dataset,
                  replicas, shard
-    moments      optimizer, cls, count (updates done), dtype, tensors [{tensor, m_error, v_error, v_min, stale}]
+    moments      optimizer, cls, count (updates done), dtype, tensors [{tensor, m_error, v_error, v_min, stale;
+                 of an optimizer of one's own whose moments began in this update: broken (elements that are not finite),
+                 beyond (largest moment over largest gradient and weight), unlike (share of the first moment that is no
+                 multiple of gradient or weight), grown (its norm over the gradient's)}]
     origin       op (autograd node), kind (log-of-zero|log-of-negative|division-by-zero|root-of-negative|overflow|
                  empty-softmax|input|weights|unknown), inputs [{name, min, max, zeros, nan, inf, numel}], depth (nodes
                  from the loss), nodes, tensor (of weights), brick (of weights, or the innermost module that the
@@ -74,11 +79,33 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     restored     what (model|optimizer|scheduler|scaler), cls, tensors, expected, missing, unexpected, names, strict,
                  moments, count, lr, optimizer
     stated       source (script|argparse), values {dotted key: value}: settings that the script itself holds
+    loops        optimizer, loops [{over (as it is written), rounds (None where that is not plain to see), site,
+                 exhausts (it runs over something with a name, and nothing leaves it)}], outermost first: those that
+                 the script makes this optimizer's updates in
     dropout      model, modules, rates (those that differ)
     pruned       tensor, how (the function of torch.nn.utils.prune), zeros, numel: a weight that got a mask
     collective   op, seq (per group), group, ranks, numel, dtype, asynchronous, waited, phase (open|done|wait|orphaned),
                  site, ns
-    syncs        count, device (of tensors on a device), sites [[file:line, n]]  host reads, sampled steps
+    syncs        count, device (of tensors on a device), ns (until those were there), sites [[file:line, n, whole
+                 tensors, of a device, ns]], kinds [[file:line, item|to|print|nonzero|mask|..., n, ns]], torch [n, ns]
+                 (what torch read of a device for itself), around {file:line: what the loops around it run over}
+                                                                   host reads, sampled steps
+    transfers    count, bytes, ns (of the host), backwards, device [names], rows [[file:line, H2D|D2H|D2D|pin, n, bytes,
+                 pinned, blocking, ns]], home [[file:line, micro-batches, n, bytes]] (to the host, no part of the graph)
+                 copies between host and device, sampled steps; ``pin`` is counted in rows only
+    unsteady     brick, mean_ns, cv, until                         its time on the device scatters: traced till then
+    window       kernels, written (as spans), busy_ns, step_ns, names [[name, n, ns]], most_launched, cost_ms
+                                                                   a step that was seen through torch's profiler
+    fallback     operation, reason, instead                        torch took the place of a kernel of ours
+    launches     count, kernels [[name, n, file:line]]             Triton kernels of a step whose spans are written
+    race         pair (a number), cause (missing-sync|host-buffer-reuse|stream-race), how (read-before-copy|
+                 write-during-copy|alias-dropped|alias-overwritten|alias-kept|freed|write-unseen|read-after-write|
+                 write-after-read|write-after-write),
+                 memory (pinned|device), first, second {site, stack [file:line in function], stream, op, writes}, bytes,
+                 shape, itemsize, instead (nothing|not-done|event-too-early|other-stream: what was done instead of
+                 waiting), instead_site, count. One memory, two uses, no order; again whenever the count has doubled
+    sync_check   copies (between pinned memory and a device, that do not wait), launches, waits, streams, pairs,
+                 dropped, whole (False where the check had to give up): what was looked at so far
     retained     graphs (of losses of earlier steps, alive), since, looked
     mode         model, training, mixed
     activation   block outputs that are not finite: brick, nan, inf, numel, dtype, phase, inputs_finite
@@ -95,7 +122,22 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     exit         steps, costs {probe: ns}, overhead, spent_seconds, first_seconds (of the first 64 steps),
                  settled_overhead (after them), dropped, recomputes
 
-and of the launch itself (``process.jsonl``): start, exited, signal, hang, stacks, memory, exception.
+and of the launch itself (``process.jsonl``, rank -1): start, exited, signal, hang, stacks, memory, exception, and
+
+    card         what, device (NVML's number), ordinal (the run's own number for it); of the cards that the run uses:
+                 what=device (once): name, uuid, mig, driver, interval, known_by (listed: NVML lists our processes, or
+                 grown: only its memory tells), reads (what it answers), memory_total, memory_before, power_limit,
+                 sm_clock_max, memory_clock_max (MHz), ecc_corrected, ecc_uncorrected (volatile, at the start);
+                 what=sample (ever rarer): looks (how many it averages), seconds (since the start), utilisation (0..1),
+                 power (W), sm_clock, memory_clock, temperature (means), memory_used, memory_peak, memory_total,
+                 power_limit, throttle [words, now], throttled {word: looks};
+                 what=throttle (a change): throttle, was; what=ecc (a rise): corrected, uncorrected, ecc_corrected,
+                 ecc_uncorrected; what=xid: xid; what=lost: the driver has lost the card; what=process (a stranger on
+                 the card): pid, name, memory, before (it was there at the start), orphan (no parent, no work), left
+    sanitizer    what (start|error|summary), tool; of an error (the first of its kind): error (invalid|misaligned|race|
+                 uninitialised|barrier|leak|api|other), text, access, space, size, kernel, offset, file, thread, block,
+                 address, state, near, level, hazard, hazards, others [{kernel, offset, file, access}], host [frames],
+                 more [lines]; of a summary: errors, complaints, kinds, logs
 """
 
 from __future__ import annotations

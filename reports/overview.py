@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from brickprof.reports import terminal
+from brickprof.reports import terminal, timeline, transfers
 from brickprof.text import clean
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def facts(run: Run, diagnosis: Diagnosis) -> dict[str, Any]:
         "steps": run.steps,
         "loss": _losses(run),
         "bricks": _bricks(run),
+        **timeline.facts(run),
         "gradients": _gradients(run),
         "costs": run.costs,
         "damage": [str(damage) for damage in run.damage],
@@ -47,8 +48,17 @@ def render(run: Run, diagnosis: Diagnosis, console: Console) -> None:
         lines += _title("Loss"), _loss_line(told["loss"])
     if told["bricks"]:
         lines += [_title("Bricks by time"), *map(_brick_line, told["bricks"][:_MOST])]
+    if told["lanes"]:
+        title = "Where a step goes (Forward, Backward, Optimizer, Loader, Transfer, Eval, Recompute, User; · idle)"
+        lines += [_title(title), *(Text(f"  {line}") for line in timeline.lines(told))]
+    if told["kernels"]:
+        lines += [_title("Kernels by time on the device"), *(Text(f"  {line}") for line in timeline.kernel_lines(told))]
     if told["gradients"]:
         lines += [_title("Gradients by layer"), *_gradient_lines(told["gradients"])]
+    if (moved := transfers.lines(told["run"])) and not terminal.shows_transfers(diagnosis):
+        lines += [_title("Transfers and host reads, in a step"), *(Text(f"  {line}") for line in moved)]
+    if card := card_lines(told["run"]):
+        lines += [_title("Card"), *(Text(f"  {clean(line)}") for line in card)]
     if told["costs"]:
         shares = [f"{clean(probe)} {100 * share:.2f} %" for probe, share in list(told["costs"].items())[:_MOST]]
         lines += _title("Cost of looking"), Text(f"  {' · '.join(shares)}")
@@ -56,6 +66,34 @@ def render(run: Run, diagnosis: Diagnosis, console: Console) -> None:
         lines += [_title("Damage"), *(Text(f"  {clean(text)}") for text in told["damage"])]
     if lines:
         console.print(terminal.fit(Text("\n").join(lines), console.encoding), soft_wrap=True)
+
+
+def card_lines(run: dict[str, Any]) -> list[str]:
+    """The cards of a run, and how much of the first one's arithmetic was used."""
+    lines = [_card_line(card) for card in run.get("cards") or ()]
+    used = run.get("mfu")
+    return lines + ([mfu_line(used)] if isinstance(used, dict) else [])
+
+
+def mfu_line(used: dict[str, Any]) -> str:
+    if used.get("ratio") is None:
+        return f"MFU not known: {used.get('why', '')}"
+    rate, best = used["tflops"], used["peak_tflops"]
+    return f"MFU {used['ratio']:.1%} {used['how']} ({rate:,.3g} of {best:,.4g} TFLOP/s, {used['dtype']}; {used['why']})"
+
+
+def _card_line(card: dict[str, Any]) -> str:
+    parts = [str(card.get("name", "card"))]
+    if (share := card.get("utilisation")) is not None:
+        parts.append(f"in use {share:.0%}")
+    if card.get("memory_peak") and card.get("memory_total"):
+        parts.append(f"memory {card['memory_peak'] / 1e9:.1f} of {card['memory_total'] / 1e9:.0f} GB")
+    if card.get("power") is not None:
+        limit = f" of {card['power_limit']:.0f}" if card.get("power_limit") else ""
+        parts.append(f"{card['power']:.0f}{limit} W")
+    if card.get("temperature") is not None:
+        parts.append(f"{card['temperature']:.0f} °C")
+    return " · ".join(parts)
 
 
 # -- facts

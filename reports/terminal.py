@@ -15,6 +15,7 @@ from rich.text import Text
 from brickprof.contracts.verdicts import Severity, Verdict
 from brickprof.diagnosis.model import Diagnosis, Finding, Why
 from brickprof.diagnosis.words import words
+from brickprof.reports import transfers
 from brickprof.text import clean
 
 if TYPE_CHECKING:
@@ -74,10 +75,19 @@ def _whole(diagnosis: Diagnosis, width: int | None) -> Text:
     lines = [Line(Text(), _head(diagnosis))]
     for place, finding in enumerate(diagnosis.findings):
         lines += [_EMPTY, *_finding(finding, diagnosis, first=place == 0)]
+    if shows_transfers(diagnosis):
+        lines += [_EMPTY, *(Line(Text("  "), Text(line, _DIM)) for line in transfers.lines(diagnosis.run))]
     if len(lines) > 1:
         lines += [_EMPTY, Line(Text("  "), Text(_tail(diagnosis), _DIM))]
     width = None if width is None else max(width, _NARROWEST)
     return Text("\n").join(line.wrapped(width) for line in lines)
+
+
+def shows_transfers(diagnosis: Diagnosis) -> bool:
+    """Whether the table of copies belongs here: something is wrong with them."""
+    told = (finding for finding in diagnosis.findings if finding.severity is not Severity.INFO)
+    wrong = any(finding.granularity in ("transfer", "host_sync") for finding in told)
+    return wrong and bool(transfers.lines(diagnosis.run))
 
 
 def text(diagnosis: Diagnosis) -> str:
@@ -165,12 +175,19 @@ def _tail(diagnosis: Diagnosis) -> str:
         names = [contract.id for contract in diagnosis.contracts if contract.verdict is Verdict.NOT_EVALUATED]
         named = f" ({', '.join(map(clean, names))})" if len(names) <= _FEW else ""
         parts.append(f"{open_ones} not evaluated{named}")
+    parts += _mfu(diagnosis.run)
     parts += _cost(diagnosis.run)
     for damage in diagnosis.run.get("damage") or []:
         parts.append(f"damaged: {clean(damage)}")
     if diagnosis.verdict is Verdict.FAIL and diagnosis.run.get("folder"):
         parts.append(f"recorded in {clean(diagnosis.run['folder'])}")
     return " · ".join(parts)
+
+
+def _mfu(run: dict[str, Any]) -> list[str]:
+    used = run.get("mfu")
+    ratio = used.get("ratio") if isinstance(used, dict) else None
+    return [f"MFU {ratio:.0%} ({clean(used['how'])})"] if used and isinstance(ratio, (int, float)) else []
 
 
 def _cost(run: dict[str, Any]) -> list[str]:

@@ -7,8 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-import pexpect
-
 from brickprof.journal import read_events
 
 COMMAND = [sys.executable, "-m", "brickprof"]
@@ -49,6 +47,8 @@ def terminal(arguments, cwd, *, columns=100, **changes):
     surroundings = environment(TERM="xterm", **changes)
     for name in ("COLUMNS", "LINES"):  # the test runner's own, which would win over the terminal's size
         surroundings.pop(name, None)
+    import pexpect  # only here: what runs without a terminal needs no terminal
+
     return pexpect.spawn(
         COMMAND[0], [*COMMAND[1:], "run", *map(str, arguments)], cwd=str(cwd),
         env=surroundings, dimensions=(24, columns), timeout=30, echo=False,

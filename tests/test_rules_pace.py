@@ -137,20 +137,21 @@ def test_ordinary_blocks_are_no_storm(norm, linear):
 # -- host reads
 
 
-def reading(site: str, reads: int, tensors: int = 20, device: str = "cpu") -> Made:
+def reading(site: str, reads: int, tensors: int = 20, device: str = "cpu", over: str = "") -> Made:
     made = Made(*(f"b{place}" for place in range(tensors)))
     for event in made.records:
         if event.kind == "tensor":
             event.fields["device"] = device
     for step in range(6):
         made.step(step)
-        made.event("syncs", step, count=reads + 1, sites=[[site, reads], ["train.py:9", 1]])
+        around = {"around": {site: ["range(steps)", over]}} if over else {}
+        made.event("syncs", step, count=reads + 1, sites=[[site, reads], ["train.py:9", 1]], **around)
     return made
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_read_for_each_parameter_is_named_with_its_line(times):
-    (violation,) = judge(reading("train.py:50", 20 * times), host_reads.Transfers).violations
+@pytest.mark.parametrize(("times", "over"), [(1, ""), (1, "model.parameters()"), (2, "named_parameters")])
+def test_a_read_for_each_parameter_is_named_with_its_line(times, over):
+    (violation,) = judge(reading("train.py:50", 20 * times, over=over), host_reads.Transfers).violations
     assert (violation.cause, violation.severity) == ("host-sync-in-loop", Severity.WARNING)
     assert "train.py:50 reads" in violation.symptom
 
@@ -160,6 +161,11 @@ def test_a_read_for_each_parameter_is_named_with_its_line(times):
 )
 def test_ordinary_reads_are_no_findings(site, reads):
     assert judge(reading(site, reads), host_reads.Transfers).violations == ()
+
+
+@pytest.mark.parametrize(("reads", "over"), [(40, ""), (20, "range(horizon)"), (60, "zip(u.tolist(), r.tolist())")])
+def test_as_many_reads_as_parameters_in_a_loop_over_something_else_are_no_finding(reads, over):
+    assert judge(reading("rollout.py:8", reads, over=over), host_reads.Transfers).violations == ()
 
 
 def test_many_reads_from_a_device_are_named():

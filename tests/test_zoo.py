@@ -451,7 +451,7 @@ def test_a_request_to_stop_ends_the_runs_too(tmp_path):
 def test_options_are_a_conscious_choice():
     (entry,) = (entry for entry in app.build()[0].registered_commands if entry.name == "zoo")
     assert sorted(name for name in entry.callback.__annotations__ if name != "return") == [
-        "again", "controls", "everything", "family", "faults", "folder", "ids", "jobs", "json_file", "kind",
+        "again", "controls", "everything", "family", "faults", "folder", "gpu", "ids", "jobs", "json_file", "kind",
         "markdown_file", "only_list", "out", "timeout",
     ]  # fmt: skip
 

@@ -68,8 +68,11 @@ def of_frame(frame: FrameType) -> list[Loop]:
     if name == "<lambda>":
         return []
     tree = _parsed(frame.f_code.co_filename)
-    if tree is None or (name.startswith("<") and name != "<module>"):
+    if tree is None:
         return [Loop("unknown", site=sites.line(frame))]
+    if name.startswith("<") and name != "<module>":  # the frame of a comprehension: who called it names it too
+        written = [_written(node) for node in _around(tree, frame.f_lineno) if isinstance(node, _COMPREHENSIONS)]
+        return [Loop(written[-1] if written else "unknown", site=sites.line(frame))]
     found: list[ast.AST] = []
     function: ast.AST | None = None
     for node in _around(tree, frame.f_lineno):
@@ -115,11 +118,17 @@ def _loop(node: ast.AST, place: _Place) -> Loop:
     file = os.path.basename(place.frame.f_code.co_filename)
     site = f"{file}:{getattr(node, 'lineno', 0)}"
     if not isinstance(node, ast.For):
-        return Loop("while" if isinstance(node, ast.While) else "unknown", site=site)
+        return Loop("while" if isinstance(node, ast.While) else _written(node), site=site)
     over = _inside(node.iter)
     leaves = any(isinstance(each, _LEAVES) for line in node.body for each in ast.walk(line))
     named = isinstance(over, (ast.Name, ast.Attribute))
     return Loop(ast.unparse(node.iter)[:_LONGEST], _rounds(over, place), site, named and not leaves)
+
+
+def _written(node: ast.AST) -> str:
+    """What a comprehension runs over."""
+    over = ", ".join(ast.unparse(each.iter) for each in getattr(node, "generators", ()))
+    return over[:_LONGEST] or "unknown"
 
 
 def _inside(node: ast.expr) -> ast.expr:

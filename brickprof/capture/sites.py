@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from pathlib import Path
 from types import FrameType
 
@@ -17,8 +18,12 @@ _SEAMS = tuple(str(Path(_OURS, name).resolve()) + os.sep for name in ("probes", 
 _TRAININGS = str(Path(_OURS, "reference")) + os.sep  # ours, but written as a user would
 _FOREIGN = (_OURS, *_SEAMS, str(Path(torch.__file__).resolve().parent) + os.sep)
 _WRAPPERS = (str(Path(_OURS, "capture", "patches.py")), str(Path(_OURS, "capture", "taps")))
+_LIBRARY = sysconfig.get_paths()["stdlib"] + os.sep
+_PASSING = tuple(os.path.join("torch", *path) for path in (("_tensor.py",), ("overrides.py",), ("utils", "_device.py")))
+"""What only hands a call on: ``format(loss)``, and function modes."""
 _known: dict[str, bool] = {}
 _acting: dict[str, bool] = {}
+_passing: dict[str, bool] = {}
 
 
 def caller() -> str:
@@ -29,6 +34,34 @@ def caller() -> str:
             return line(frame)
         frame = frame.f_back  # type: ignore[assignment]
     return ""
+
+
+def asked(frame: FrameType | None) -> tuple[str, bool] | None:
+    """The user's line that led to ``frame``, and whether it asked by itself; False where torch had work in between.
+
+    None where we act ourselves. Python's own library stands in between as torch's messengers do. No line in a thread
+    that is nobody's.
+    """
+    direct = True
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not passes(name):
+            if users(name):
+                return line(frame), direct
+            if ours(name):
+                return None
+            direct = False
+        frame = frame.f_back
+    return "", False
+
+
+def passes(name: str) -> bool:
+    """Whether code in ``name`` only hands a call on."""
+    own = _passing.get(name)
+    if own is None:
+        library = name.startswith((_LIBRARY, "<frozen")) and "-packages" not in name
+        own = _passing[name] = library or wraps(name) or name.endswith(_PASSING)
+    return own
 
 
 def users(name: str) -> bool:

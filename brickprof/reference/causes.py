@@ -97,4 +97,8 @@ CAUSES = {
     "crashed-by-signal": "the process ends",
     "hung": "the process stands still",
     "hardware-error": "anything",
+    "orphaned-process": "out of memory with a model that fitted before",
+    "memory-fragmentation": "out of memory with room on the card",
+    "kernel-race": "numbers that differ from run to run",
+    "uninitialised-read": "garbage, other from run to run",
 }

@@ -1,32 +1,37 @@
 """Numbers that the script fetches from the device, and data that goes back and forth.
 
-Enters: ``syncs`` events (host reads of a step, and the lines that made them) and transfer spans. Leaves: C-GPUTRAIN-002
-(few transfers a step) and C-GPUACCUM-001 (none inside micro-batches). A read on a CPU costs little; a loop that reads
-one number for each parameter is a mistake on any machine, and will be a slow one on a device.
+Enters: ``syncs`` events (host reads of a step, and the lines that made them), ``transfers`` events (its copies) and
+transfer spans. Leaves: C-GPUTRAIN-002 (few transfers a step, no reads in a loop) and C-GPUACCUM-001 (no gradients to
+the host inside micro-batches). A read on a CPU costs little; a loop that reads one number for each parameter is a
+mistake on any machine, and will be a slow one on a device.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
-from brickprof.bricks import Kind
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
-from brickprof.records import Event, Record, Span
-from brickprof.rules import outcomes, wording
+from brickprof.records import Event, Record
+from brickprof.rules import outcomes, traffic, wording
 from brickprof.rules.names import whole
 from brickprof.rules.story import Story
+from brickprof.rules.traffic import Look
+from brickprof.rules.transfer_bricks import Bricks
 
-_MOST_STEPS = 4096
 _TORCH_FILES = frozenset(
     f"{name}.py" for name in (
         "adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "lbfgs", "nadam", "optimizer", "radam", "rmsprop",
         "rprop", "sgd", "sparse_adam", "_adafactor", "_functional", "lr_scheduler", "clip_grad", "grad_scaler",
     )
 )  # fmt: skip
+
+
+_OF_PARAMETERS = re.compile(r"param|grad|weight|state|modules|children|layers", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,59 +49,69 @@ class _Loop:
     constant: bool
     """Whether it reads as many in each step."""
 
+    share: float | None = None
+    """Of the step, spent waiting for them; None where nobody took the time."""
+
     @property
     def per_parameter(self) -> bool:
-        """A loop over parameters reads as many in every step; one over an environment's steps hardly ever does."""
-        whole_times = self.tensors > 0 and abs(self.reads / self.tensors - round(self.reads / self.tensors)) < 0.02
-        return self.constant and whole_times
+        """A loop over parameters reads as many in every step, and says so. A line in a loop over other things (steps of
+        an environment, rows of a batch) may come to the same number; where the source is not known, only exactly
+        one read for each parameter counts."""
+        if not self.constant or not self.tensors:
+            return False
+        around = _around(self.events, self.site)
+        if around is None:
+            return self.reads == self.tensors
+        times = self.reads / self.tensors
+        return abs(times - round(times)) < 0.02 and any(_OF_PARAMETERS.search(over) for over in around)
 
 
 class Transfers:
     contract = "C-GPUTRAIN-002"
 
     def __init__(self) -> None:
-        self._spans: dict[int, Counter[int]] = {}
-        self._first: dict[int, int] = {}
+        self._bricks = Bricks()
 
     def feed(self, record: Record) -> None:
-        if isinstance(record, Span) and record.brick.kind is Kind.TRANSFER:
-            steps = self._spans.setdefault(record.rank, Counter())
-            self._first.setdefault(record.rank, record.id)
-            if len(steps) < _MOST_STEPS or record.step in steps:
-                steps[record.step] += 1
+        self._bricks.feed(record)
 
     def judge(self, story: Story, contract: Contract) -> ContractResult:
-        threshold = f"{contract.threshold('transfers'):g} transfers a step"
+        looks = {rank: self._bricks.added(found) for rank in story.ranks if (found := traffic.looks(story, rank))}
+        threshold = traffic.threshold(looks.values(), contract)
         for rank in story.ranks:
-            loop = _loop(story, rank, contract)
-            if loop is not None:
-                return outcomes.broken(contract, [_reading(loop, contract)], threshold)
-        crowd = self._crowd(contract)
-        if crowd is not None:
-            return outcomes.broken(contract, [crowd], threshold)
-        if not any(_on_device(story, rank) for rank in story.ranks):
+            wrong = self._wrong(story, rank, looks.get(rank, []), contract)
+            if wrong is not None:
+                return outcomes.broken(contract, [wrong], threshold)
+        if not looks and not _on_device(story):
             why = "no device: nothing was transferred. A run on a GPU records transfers"
             return outcomes.unjudged(contract, why, _reads(story))
-        if not self._spans:
-            return outcomes.unjudged(contract, "transfers were not recorded; --level deep records them", _reads(story))
-        return outcomes.held(contract, f"{max(map(self._usual, self._spans)):g} transfers a step", threshold)
+        if not looks:
+            return self._without_looks(story, contract)
+        if not any(look.count for found in looks.values() for look in found):
+            return outcomes.vacuous(contract, "nothing was transferred in the steps that were looked at")
+        return outcomes.held(contract, traffic.observed(looks.values()), threshold)
 
-    def _usual(self, rank: int) -> float:
-        return float(np.median(list(self._spans[rank].values())))
+    def _wrong(self, story: Story, rank: int, looks: list[Look], contract: Contract) -> Violation | None:
+        loop = _loop(story, rank, contract)
+        if loop is not None:
+            return _reading(loop, contract)
+        return (
+            self._bricks.over_declared(rank, contract)
+            or traffic.over_budget(looks, contract)
+            or traffic.crowd(story, rank, looks, contract)
+            or traffic.grown(looks, contract)
+            or (None if looks else self._bricks.crowd(rank, contract))
+        )
 
-    def _crowd(self, contract: Contract) -> Violation | None:
-        for rank, steps in self._spans.items():
-            usual = self._usual(rank)
-            if len(steps) >= contract.threshold("looks") and usual >= contract.threshold("many_transfers"):
-                first = min(steps)
-                symptom = f"{usual:,.0f} transfers between host and device in every step"
-                return Violation(
-                    contract.id, "extra-transfers", Severity.WARNING, symptom, first, first, "", "transfer", rank,
-                    (f"span:{self._first[rank]}@{rank}",), cause="extra-transfers", certainty=0.85, static=True,
-                    details={"question": "What makes the steps slow?", "asked": "What makes the steps slow?"},
-                    action="Keep on the device what is computed there, and move a batch in one copy.",
-                )  # fmt: skip
-        return None
+    def _without_looks(self, story: Story, contract: Contract) -> ContractResult:
+        usual = self._bricks.usual()
+        if usual:
+            return outcomes.held(contract, f"{usual:g} transfers a step, by the script's own bricks")
+        if any(story.events("compile", rank) for rank in story.ranks):
+            why = "something was compiled: copies of such a run are seen by the profiler's windows only, without lines"
+            return outcomes.unjudged(contract, why, self._bricks.windowed())
+        why = "no step was looked at in full; --level standard or deep records transfers"
+        return outcomes.unjudged(contract, why, _reads(story))
 
 
 class Accumulation:
@@ -106,9 +121,25 @@ class Accumulation:
         micros = [rank for rank in story.ranks if _micro_batches(story, rank) > 1]
         if not micros:
             return outcomes.vacuous(contract, "one backward a step: nothing is accumulated")
-        if not any(_on_device(story, rank) for rank in micros):
-            return outcomes.unjudged(contract, "no device: a run on a GPU with --level deep records copies to the host")
-        return outcomes.unjudged(contract, "copies inside micro-batches were not recorded; --level deep records them")
+        looks = [look for rank in micros for look in traffic.looks(story, rank) if look.backwards > 1]
+        if not looks and not _on_device(story):
+            return outcomes.unjudged(contract, "no device: a run on a GPU records copies to the host")
+        if not looks:
+            return outcomes.unjudged(contract, "no step of several micro-batches was looked at in full")
+        wrong = traffic.homeward(looks, contract)
+        if wrong is not None:
+            return outcomes.broken(contract, [wrong], "0 gradients to the host inside micro-batches")
+        return outcomes.held(contract, f"nothing went to the host in {len(looks)} steps of several micro-batches")
+
+
+def _around(events: tuple[Event, ...], site: str) -> list[str] | None:
+    """What the loops around ``site`` run over, as they are written; None where nobody could read it."""
+    for event in events:
+        told = event.fields.get("around")
+        found = told.get(site) if isinstance(told, dict) else None
+        if isinstance(found, list) and found:
+            return [str(each) for each in found]
+    return None
 
 
 def _loop(story: Story, rank: int, contract: Contract) -> _Loop | None:
@@ -116,21 +147,26 @@ def _loop(story: Story, rank: int, contract: Contract) -> _Loop | None:
     if len(looks) < contract.threshold("looks"):
         return None
     tensors = sum(1 for tensor in story.names.tensors(rank) if tensor.model and story.names.trained(rank, tensor))
-    on_device = _on_device(story, rank)
+    on_device = _on_device(story)
     found: dict[str, list[tuple[int, Event]]] = {}
     moves: dict[str, int] = {}
+    shares: dict[str, list[float]] = {}
+    lasted = traffic.durations(story, rank)
     for event in looks:
         waited = whole(event.fields["device"]) if on_device and "device" in event.fields else None
-        for site, told, moved in _sites(event):
+        for site, told, moved, of_device, ns in _sites(event):
             moves[site] = moves.get(site, 0) + (2 * moved > told)
             # Next to a device, numbers that lie on the host anyway (an optimizer's count of steps) cost nothing.
-            reads = told if waited is None else min(told, waited)
+            reads = told if waited is None else min(told, waited if of_device is None else of_device)
             if reads:
                 found.setdefault(site, []).append((reads, event))
+                if ns is not None and event.step in lasted:
+                    shares.setdefault(site, []).append(ns / lasted[event.step])
     loops = [
         _Loop(
             site, int(np.median([reads for reads, _ in seen])), tensors, tuple(event for _, event in seen), on_device,
             on_device and 2 * moves[site] > len(seen), _constant([reads for reads, _ in seen]),
+            float(np.median(shares[site])) if site in shares else None,
         )
         for site, seen in found.items()
         if len(seen) >= max(contract.threshold("looks"), 0.8 * len(looks))
@@ -146,18 +182,27 @@ def _constant(reads: list[int]) -> bool:
 def _too_many(loop: _Loop, contract: Contract) -> bool:
     if loop.on_device and loop.reads >= contract.threshold("reads_on_device"):
         return True
+    costly = loop.share is not None and loop.share >= contract.threshold("share")
+    if loop.on_device and costly and loop.reads >= contract.threshold("costly_reads"):
+        return True
     # An environment's steps are read one by one too: only a loop over the parameters is a mistake for certain.
     least = max(contract.threshold("reads"), float(loop.tensors))
     return loop.per_parameter and least <= loop.reads <= 8 * loop.tensors
 
 
-def _sites(event: Event) -> list[tuple[str, int, int]]:
+def _sites(event: Event) -> list[tuple[str, int, int, int | None, int | None]]:
+    """Line, reads, those of whole tensors, those of a device, nanoseconds; the last two where they were counted."""
     listed = event.fields.get("sites")
     if not isinstance(listed, list):
         return []
-    rows = [[*item, 0] for item in listed if isinstance(item, list) and len(item) >= 2]
-    told = [(str(row[0]), whole(row[1]), whole(row[2])) for row in rows]
+    told = [_site(item) for item in listed if isinstance(item, list) and len(item) >= 2]
     return [row for row in told if row[0].rpartition(":")[0].rpartition("/")[2] not in _TORCH_FILES]
+
+
+def _site(item: list[object]) -> tuple[str, int, int, int | None, int | None]:
+    told = [whole(each) for each in item[1:5]]
+    moved = told[1] if len(told) > 1 else 0
+    return str(item[0]), told[0], moved, told[2] if len(told) > 2 else None, told[3] if len(told) > 3 else None
 
 
 def _reading(loop: _Loop, contract: Contract) -> Violation:
@@ -168,13 +213,14 @@ def _reading(loop: _Loop, contract: Contract) -> Violation:
     symptom = f"{loop.site} {things.format(loop.reads)} to the host in a step, {what}{times}"
     evidence = tuple(event.id for event in loop.events[:3])
     waits = "Each read waits until the device has finished everything before it"
-    text = f"{waits}." if loop.on_device else f"{waits}; on this CPU it costs little, on a GPU it is the step."
+    cost = "" if loop.share is None or not loop.on_device else f"; here that takes {loop.share:.0%} of the step"
+    text = f"{waits}{cost}." if loop.on_device else f"{waits}; on this CPU it costs little, on a GPU it is the step."
     known = loop.events[min(len(loop.events), int(contract.threshold("looks"))) - 1].step
     cause = "extra-transfers" if loop.moves else "host-sync-in-loop"
     return Violation(
         contract.id, cause, Severity.WARNING, symptom, first.step, known, "",
         "transfer" if loop.moves else "host_sync", first.rank, evidence, cause=cause,
-        certainty=0.9 if loop.on_device else 0.85, static=True,
+        certainty=0.9 if loop.on_device else 0.85, static=True, explains=traffic.EXPLAINED,
         whys=(Because("Why is that slow?", text, "", evidence),),
         details={"question": "What does the host read in a step?", "asked": "What makes the steps slow?"},
         action="Keep on the device what is computed there, and move a batch in one copy." if loop.moves else
@@ -188,8 +234,8 @@ def _reads(story: Story) -> str:
     return f"{wording.count(int(np.median(counts)), 'host read')} a step" if counts else ""
 
 
-def _on_device(story: Story, rank: int) -> bool:
-    devices = (str(event.fields.get("device", "")) for event in story.events("tensor", rank))
+def _on_device(story: Story) -> bool:
+    devices = (str(event.fields.get("device", "")) for rank in story.ranks for event in story.events("tensor", rank))
     return any(device.startswith(("cuda", "hip", "xpu", "mps")) for device in devices)
 
 

@@ -1,83 +1,137 @@
-"""Values read on the host: ``.item()``, ``bool(t)``, ``float(t)``, ``.tolist()``, ``.cpu()``.
+"""Values that the host asks for: ``.item()``, ``bool(t)``, ``.tolist()``, ``print(t)``, ``nonzero``, and how long it
+waits for them.
 
-Enters: ``watch`` and ``unwatch``, around a step that is sampled. Leaves: a count by the user's line. Only then are
-these methods wrapped; never once something was compiled, and our own reads do not count.
+Enters: ``watch`` and ``unwatch``, around a step that is sampled; ``told`` for reads that are seen elsewhere (a copy to
+the host, an index by a mask). Leaves: reads by the user's line and by kind, with the time that each took. Only then
+are these functions replaced; never once something was compiled, and our own reads do not count. A number on the host
+is a read too (the same line would wait on a device); what only has a size that depends on values is one on a device.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-from typing import Any
+import threading
+from types import FrameType
+from typing import Any, NamedTuple
 
 import torch
 
-from brickprof.capture import sites
+from brickprof.capture import copies, loops, sites
+from brickprof.capture.taps.swap import Swap
+from brickprof.clock import now
 
-_NAMES = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__", "cpu")
-_BETWEEN = tuple(os.path.join("torch", *path) for path in (("_tensor.py",), ("overrides.py",), ("utils", "_device.py")))
-"""What only hands a call on: ``format(loss)``, and function modes."""
-_wrapped: list[str] = []
-found: dict[str, int] = {}
-moved: dict[str, int] = {}
-"""Of those, the ones that fetched a whole tensor."""
-device = 0
-"""How many of the reads were of a tensor on a device: each of them waited for it."""
+_NUMBERS = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__", "__complex__")
+_SIZED = (
+    "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount", "equal", "allclose",
+    "is_nonzero",
+)  # fmt: skip
+"""Functions whose result has a size, or is a decision, that the host learns from the values."""
+_KINDS = {"__repr__": "print"}
+_active = threading.local()
+_compiling = torch.compiler.is_compiling
+
+
+class Read(NamedTuple):
+    """What one line read in one way."""
+
+    site: str
+    kind: str
+
+
+class Tally:
+    """Reads of one line: how many, of whole tensors, of a device, and nanoseconds until they were there."""
+
+    __slots__ = ("count", "device", "ns", "whole")
+
+    def __init__(self) -> None:
+        self.count = self.whole = self.device = self.ns = 0
+
+
+found: dict[Read, Tally] = {}
+around: dict[str, list[str]] = {}
+"""What the loops around a line that reads often run over, as they are written."""
+_OFTEN, _MOST_LINES = 8, 64
+own = Tally()
+"""What torch read of a device for itself: a scaler, a check."""
 
 
 def watch() -> None:
     """From now on reads are counted."""
-    global device
+    global own
     found.clear()
-    moved.clear()
-    device = 0
-    if _wrapped:
-        return
-    for name in _NAMES:
-        if name not in torch.Tensor.__dict__:
-            setattr(torch.Tensor, name, _counting(getattr(torch.Tensor, name), name))
-            _wrapped.append(name)
+    own = Tally()
+    _swap.put()
 
 
-def unwatch() -> dict[str, int]:
-    """Puts the methods back; how often each of the user's lines read something."""
-    while _wrapped:
-        delattr(torch.Tensor, _wrapped.pop())
+def unwatch() -> dict[Read, Tally]:
+    """Puts the functions back; what each of the user's lines read, and how."""
+    _swap.back()
     return dict(found)
 
 
-def _counting(original: Any, name: str) -> Any:
-    moves = name == "cpu"
+def told(kind: str, site: str, direct: bool, *, ns: int, on_host: bool = False, whole: bool = False) -> None:
+    """The line ``site`` read something, by itself or (not ``direct``) through torch's own work."""
+    if _swap.on:
+        _add(found.setdefault(Read(site, kind), Tally()) if site and direct else own, ns, on_host, whole)
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        if not moves or not self.is_cpu:
-            _count(on_host=self.is_cpu, whole=self.dim() > 0)
-        return result
 
-    call.__name__ = name
+def _add(tally: Tally, ns: int, on_host: bool, whole: bool) -> None:
+    tally.count += 1
+    tally.whole += whole
+    tally.device += not on_host
+    tally.ns += ns
+
+
+def _counted(original: Any, name: str) -> Any:
+    kind, sized = _KINDS.get(name, name.strip("_")), name in (*_SIZED, "where", "__repr__")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not _swap.on or _compiling() or getattr(_active, "on", False):
+            return original(*args, **kwargs)
+        given = args[0] if args else kwargs.get("input")
+        if not isinstance(given, torch.Tensor) or (sized and copies.place(given) in ("", copies.HOST)):
+            return original(*args, **kwargs)
+        if name == "where" and len(args) + len(kwargs) > 1:
+            return original(*args, **kwargs)
+        return _timed(original, args, kwargs, kind, sys._getframe(1))
+
     return call
 
 
-def _count(*, on_host: bool, whole: bool) -> None:
-    global device
+def _timed(original: Any, args: Any, kwargs: Any, kind: str, frame: FrameType) -> Any:
+    _active.on, start = True, now()
+    try:
+        result = original(*args, **kwargs)
+    finally:
+        _active.on = False
     with contextlib.suppress(Exception):
-        site = _reader(on_host)
-        if site:
-            found[site] = found.get(site, 0) + 1
-            moved[site] = moved.get(site, 0) + whole
-            device += not on_host
+        _count(args[0] if args else kwargs["input"], kind, now() - start, frame)
+    return result
 
 
-def _reader(on_host: bool) -> str:
-    """The user's line that reads; nothing where we do, or where torch reads for itself: a search, a check."""
-    frame = sys._getframe(3)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if sites.users(name):
-            return sites.line(frame)
-        if on_host or sites.ours(name) or not (name.endswith(_BETWEEN) or sites.wraps(name)):
-            return ""
-        frame = frame.f_back  # type: ignore[assignment]
-    return ""
+def _count(given: torch.Tensor, kind: str, ns: int, frame: FrameType) -> None:
+    on_host, whole = copies.place(given) == copies.HOST, given.dim() > 0
+    if on_host:  # torch itself reads many of those: only what the user's own line asks for
+        if sites.users(frame.f_code.co_filename):
+            told(kind, site := sites.line(frame), True, ns=ns, on_host=True, whole=whole)
+            _look_around(Read(site, kind), frame)
+        return
+    asked = sites.asked(frame)
+    if asked is not None:
+        told(kind, *asked, ns=ns, whole=whole)
+        _look_around(Read(asked[0], kind), frame)
+
+
+def _look_around(read: Read, frame: FrameType) -> None:
+    tally = found.get(read)
+    if tally is None or tally.count < _OFTEN or read.site in around or len(around) >= _MOST_LINES:
+        return
+    around[read.site] = []
+    around[read.site] = [loop.over for loop in loops.around(frame)]
+
+
+_swap = Swap([
+    (torch.Tensor, (*_NUMBERS, *_SIZED, "where", "__repr__"), _counted),
+    (torch, (*_SIZED, "where"), _counted),
+])  # fmt: skip

@@ -55,6 +55,7 @@ class Story:
         self._columns: dict[tuple[str, int], Columns] = {}
         self._tracks: dict[tuple[Any, ...], tuple[int, Track]] = {}
         self._step_ns: dict[int, list[tuple[int, int]]] = {}
+        self._flops: dict[int, dict[int, int]] = {}
         self._steps: dict[int, int] = {}
         self._spans = 0
         self._deep = (-1, -1)
@@ -94,6 +95,9 @@ class Story:
     def _span(self, span: Span) -> None:
         if span.phase == "step":
             self._step_ns.setdefault(span.rank, []).append((span.step, span.host_ns))
+        if (flops := span.attributes.get("flops")) and isinstance(flops, int):
+            steps = self._flops.setdefault(span.rank, {})
+            steps[span.step] = steps.get(span.step, 0) + flops
         self._spans += 1
         if self._spans > _MOST_SPANS:
             return
@@ -183,6 +187,10 @@ class Story:
             return EMPTY
         steps, times = zip(*rows, strict=True)
         return Track(np.asarray(steps, np.int64), np.asarray(times) / 1e9, np.zeros(len(rows), np.int64), rank)
+
+    def flops(self, rank: int = 0) -> dict[int, int]:
+        """Operations of the kernels that say how many they make, by step; only of steps whose kernels were timed."""
+        return self._flops.get(rank, {})
 
     def hyperparameters(self, rank: int = 0) -> dict[int, list[dict[str, Any]]]:
         """The live groups of each optimizer, as they last were: lr, betas, eps, weight_decay, ... ."""

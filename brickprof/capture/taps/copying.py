@@ -1,0 +1,241 @@
+"""Copies of tensors between host and device, as the script asks for them.
+
+Enters: ``watch`` and ``unwatch``, around a step that is sampled. Leaves: a ``Copy`` for each, with the user's line, to
+whoever watches. Only then are the functions that copy replaced; never once something was compiled, and our own copies
+do not count. What autograd sends back for a copy that is part of the graph is heard of at its node.
+
+A copy to the host that blocks is also a read: the host waits for all that the device was given before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+from torch.utils import _device
+
+from brickprof.capture import copies, sites
+from brickprof.capture.copies import Copy
+from brickprof.capture.surroundings import hands_off
+from brickprof.capture.taps import indexing, reads
+from brickprof.capture.taps.swap import Swap
+from brickprof.clock import now
+
+Tensor = torch.Tensor
+_compiling = torch.compiler.is_compiling
+
+
+class Listener(Protocol):
+    def copying(self) -> Any:
+        """A copy may be about to be queued: whatever is to be handed to ``copied``."""
+
+    def copied(self, copy: Copy, mark: Any) -> None: ...
+
+
+_listeners: list[Listener] = []
+_active = threading.local()
+
+
+def watch(listener: Listener) -> None:
+    """From now on ``listener`` hears of copies."""
+    if listener not in _listeners:
+        _listeners.append(listener)
+    _device._device_constructors()  # remembers functions by identity, once: not the ones that stand in for a while
+    _swap.put()
+
+
+def unwatch(listener: Listener) -> None:
+    if listener in _listeners:
+        _listeners.remove(listener)
+    if not _listeners:
+        _swap.back()
+
+
+def _idle() -> bool:
+    return not _listeners or _compiling() or getattr(_active, "on", False)
+
+
+def _inside(original: Any, args: Any, kwargs: Any, *, mark: bool = True) -> tuple[Any, int, int, list[Any]]:
+    """Calls ``original``; what it calls in turn is part of it."""
+    marks = [listener.copying() if mark else None for listener in _listeners]
+    _active.on, start = True, now()
+    try:
+        return original(*args, **kwargs), start, now(), marks
+    finally:
+        _active.on = False
+
+
+def _moving(original: Any, name: str) -> Any:
+    """to, cuda, cpu, pin_memory: a tensor, and perhaps another one."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _idle() or not args:
+            return original(*args, **kwargs)
+        result, start, end, marks = _inside(original, args, kwargs, mark=_may_leave(name, args, kwargs))
+        if result is not args[0]:
+            _tell(args[0], result, name, args, kwargs, (start, end), marks, sys._getframe(1))
+        return result
+
+    return call
+
+
+def _may_leave(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether a tensor may go elsewhere: a cast stays where it is."""
+    if name == "pin_memory" or (name == "cpu" and args[0].is_cpu):
+        return False
+    return not (len(args) > 1 and isinstance(args[1], torch.dtype) and "device" not in kwargs)
+
+
+def _filling(original: Any, name: str) -> Any:
+    """copy_: into a tensor that exists."""
+
+    def call(self: Any, src: Any, *args: Any, **kwargs: Any) -> Any:
+        if _idle() or not isinstance(src, Tensor) or copies.place(src) == copies.place(self):
+            return original(self, src, *args, **kwargs)
+        result, start, end, marks = _inside(original, (self, src, *args), kwargs)
+        _tell(src, self, name, args, kwargs, (start, end), marks, sys._getframe(1))
+        return result
+
+    return call
+
+
+def _making(original: Any, name: str) -> Any:
+    """tensor, as_tensor, asarray, new_tensor: a tensor of what the host holds."""
+    holder = int(name == "new_tensor")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _idle():
+            return original(*args, **kwargs)
+        result, start, end, marks = _inside(original, args, kwargs, mark="device" in kwargs)
+        data = args[holder] if len(args) > holder else kwargs.get("data", kwargs.get("obj"))
+        _tell(data, result, name, (), {}, (start, end), marks, sys._getframe(1))
+        return result
+
+    return call
+
+
+def _indexing(original: Any, name: str) -> Any:
+    """t[index] and t[index] = value."""
+
+    def call(self: Any, index: Any, *value: Any) -> Any:
+        if indexing.plain(index) and not (value and isinstance(value[0], Tensor)):
+            return original(self, index, *value)
+        if _idle() or copies.place(self) in ("", copies.HOST):
+            return original(self, index, *value)
+        result, start, end, marks = _inside(original, (self, index, *value), {})
+        with contextlib.suppress(Exception):
+            _tell_index(self, index, value, (start, end), marks, sys._getframe(1))
+        return result
+
+    return call
+
+
+# -- telling
+
+
+def _tell(
+    source: Any, target: Tensor, how: str, args: Any, kwargs: Any, times: tuple[int, int], marks: list[Any],
+    frame: FrameType,
+) -> None:  # fmt: skip
+    with contextlib.suppress(Exception):
+        way = _way(source, target, how)
+        asked = sites.asked(frame) if way else None
+        if asked is None:
+            return
+        non_blocking = bool(kwargs.get("non_blocking", next((a for a in args if isinstance(a, bool)), False)))
+        copy = _copy(way, source, target, how, asked[0], times, non_blocking)
+        _hand_on(copy, marks)
+        if way == "D2H" and copy.blocking:
+            reads.told(how.strip("_"), *asked, ns=copy.end - copy.start, whole=target.dim() > 0)
+        if copy.differentiable:
+            _follow(target, copy)
+
+
+def _way(source: Any, target: Tensor, how: str) -> str:
+    if how == "pin_memory":
+        return copies.PIN
+    return copies.direction(copies.place(source) if isinstance(source, Tensor) else copies.HOST, copies.place(target))
+
+
+def _copy(
+    way: str, source: Any, target: Tensor, how: str, site: str, times: tuple[int, int], non_blocking: bool
+) -> Copy:
+    tensor = isinstance(source, Tensor)
+    pinned = way == copies.PIN or (tensor and _pinned(target if way == "D2H" else source, way))
+    straight = tensor and copies.straight(source, target)
+    numel, items = target.numel(), (source if tensor else target).element_size()
+    return Copy(
+        way, copies.moved(way, numel, items, target.element_size()), how, site, *times, pinned, non_blocking,
+        copies.blocks(way, pinned=pinned, non_blocking=non_blocking, straight=straight),
+        copies.place(source if way == "D2H" else target),
+        tensor and target.requires_grad and source.requires_grad,
+    )  # fmt: skip
+
+
+def _pinned(tensor: Tensor, way: str) -> bool | None:
+    """Whether the host's side is pinned; None where asking would be an operation of the user's."""
+    if way == "D2D":
+        return False
+    if hands_off():
+        return None
+    with torch._C.DisableTorchFunction():
+        return bool(tensor.is_pinned())
+
+
+def _tell_index(
+    tensor: Tensor, index: Any, value: tuple[Any, ...], times: tuple[int, int], marks: list[Any], frame: FrameType
+) -> None:
+    asked = sites.asked(frame)
+    if asked is None:
+        return
+    waits = indexing.waits_to_store(index, value[0]) if value else indexing.masked(index)
+    if waits:
+        reads.told("mask", *asked, ns=times[1] - times[0], whole=True)
+    size = indexing.sent(index) + (indexing.sent(value) if value else 0)
+    if size:
+        _hand_on(Copy("H2D", size, "index", asked[0], *times, device=copies.place(tensor)), marks)
+
+
+def _hand_on(copy: Copy, marks: list[Any]) -> None:
+    for listener, mark in zip(tuple(_listeners), marks, strict=False):
+        listener.copied(copy, mark)
+
+
+# -- what goes back
+
+
+def _follow(target: Tensor, copy: Copy) -> None:
+    """The gradient of a copy is a copy the other way: told when it is made."""
+    node = target.grad_fn
+    if node is None:
+        return
+    began: list[int] = []
+
+    def before(_gradients: Any) -> None:
+        began.append(now())
+
+    def after(_made: Any, _given: Any) -> None:
+        if _listeners and began:
+            _hand_on(
+                copy._replace(
+                    direction=copies.back(copy.direction), how="backward", start=began.pop(), end=now(), pinned=False,
+                    non_blocking=False, blocking=copy.direction != "D2D", differentiable=False,
+                ),
+                [None] * len(_listeners),
+            )  # fmt: skip
+
+    node.register_prehook(before)
+    node.register_hook(after)
+
+
+_swap = Swap([
+    (Tensor, ("to", "cuda", "xpu", "cpu", "pin_memory"), _moving),
+    (Tensor, ("copy_",), _filling),
+    (Tensor, ("new_tensor",), _making),
+    (Tensor, ("__getitem__", "__setitem__"), _indexing),
+    (torch, ("tensor", "as_tensor", "asarray"), _making),
+])  # fmt: skip

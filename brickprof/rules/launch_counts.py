@@ -1,0 +1,78 @@
+"""Kernels that are launched a thousand times and more in a step: a loop in Python where one launch would do.
+
+Enters: ``launches`` events (Triton kernels, by line) and ``window`` events (every kernel, as the profiler saw it).
+Leaves: the part of C-GPUTRAIN-002 that speaks of launches. Counted for each micro-batch: accumulation repeats them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from brickprof.contracts.schema import Contract
+from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
+from brickprof.records import Event
+from brickprof.rules import outcomes
+from brickprof.rules.names import whole
+from brickprof.rules.story import Story
+
+
+class Launched(NamedTuple):
+    event: Event
+    name: str
+    times: float
+    site: str
+
+
+class Launches:
+    contract = "C-GPUTRAIN-002"
+
+    def judge(self, story: Story, contract: Contract) -> ContractResult:
+        most = contract.threshold("identical_launches")
+        for rank in story.ranks:
+            found = _storm(list(_launched(story, rank)), most)
+            if found:
+                return outcomes.broken(contract, [_violation(found, contract)], f"{most:g} equal launches a step")
+        return outcomes.unjudged(contract, "launches alone do not decide it")
+
+
+def _launched(story: Story, rank: int) -> Iterator[Launched]:
+    micros = max((whole(event.fields.get("micro")) + 1 for event in story.events("loss", rank)), default=1)
+    for kind, field in (("launches", "kernels"), ("window", "most_launched")):
+        for event in story.events(kind, rank):
+            listed = event.fields.get(field)
+            for row in listed if isinstance(listed, list) else ():
+                if isinstance(row, list) and len(row) >= 2:
+                    site = str(row[2]) if len(row) > 2 else ""
+                    yield Launched(event, str(row[0]), whole(row[1]) / micros, site)
+
+
+def _storm(launched: list[Launched], most: float) -> list[Launched]:
+    """The kernel that is launched most, in the steps that counted it, where it is too often in nearly all of them."""
+    kernels: dict[str, list[Launched]] = {}
+    for each in launched:
+        kernels.setdefault(each.name, []).append(each)
+    counted = {name: float(np.median([each.times for each in seen])) for name, seen in kernels.items()}
+    name = max(counted, key=lambda each: counted[each], default="")
+    return kernels[name] if name and counted[name] > most else []
+
+
+def _violation(found: list[Launched], contract: Contract) -> Violation:
+    first, usual = found[0], float(np.median([each.times for each in found]))
+    site = next((each.site for each in found if each.site), "")
+    where = f" at {site}" if site else ""
+    symptom = f"{first.name} is launched {usual:,.0f} times in a step{where}"
+    proof = tuple(each.event.id for each in found[:3])
+    text = "Each launch takes the host some microseconds, whatever it computes; so many take longer than the work."
+    return Violation(
+        contract.id, "launches", Severity.WARNING, symptom, first.event.step, found[min(len(found), 2) - 1].event.step,
+        first.name, "kernel", first.event.rank, proof, cause="launch-storm", certainty=0.9, static=True,
+        explains=frozenset({"launch-storm"}), whys=(Because("Why is that slow?", text, first.name, proof),),
+        details={"question": "What makes the steps slow?", "asked": "What makes the steps slow?"},
+        action="Do all rows (or positions) in one launch: let the grid run over them.",
+    )  # fmt: skip
+
+
+RULE = Launches

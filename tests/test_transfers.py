@@ -1,0 +1,361 @@
+"""Copies and host reads of any script: seen once each, with their line; and nothing in torch is left changed.
+
+Without a GPU: what is of type float64 lies on a device here, everything else on the host, so that casts are copies."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import brickprof
+from brickprof.capture import copies, sites
+from brickprof.capture.taps import copying, indexing, reads, triton_launches
+from brickprof.capture.taps.swap import Swap
+from brickprof.probes import transfers
+
+DEVICE = torch.float64
+
+
+@pytest.fixture
+def device(monkeypatch):
+    monkeypatch.setattr(copies, "place", lambda tensor: "cuda:0" if tensor.dtype is DEVICE else copies.HOST)
+    monkeypatch.setattr(transfers, "has_device", lambda: True)
+
+
+class Ear:
+    def __init__(self):
+        self.heard = []
+
+    def copying(self):
+        return None
+
+    def copied(self, copy, mark):
+        self.heard.append(copy)
+
+
+@pytest.fixture
+def ear():
+    listener = Ear()
+    reads.watch()
+    copying.watch(listener)
+    yield listener
+    copying.unwatch(listener)
+    reads.unwatch()
+
+
+def here() -> int:
+    return sys._getframe(1).f_lineno
+
+
+# -- which way, and who waits
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "way"),
+    [
+        ("host", "cuda:0", "H2D"), ("cuda:0", "host", "D2H"), ("cuda:0", "cuda:1", "D2D"), ("cuda:0", "cuda:0", ""),
+        ("host", "host", ""), ("", "cuda:0", ""), ("host", "", ""),
+    ],
+)  # fmt: skip
+def test_directions(source, target, way):
+    assert copies.direction(source, target) == way
+
+
+def test_a_meta_tensor_lies_nowhere():
+    assert copies.place(torch.empty(2, device="meta")) == "" and copies.place(torch.empty(2)) == "host"
+
+
+@pytest.mark.parametrize(
+    ("way", "pinned", "non_blocking", "straight", "blocks"),
+    [
+        ("H2D", True, True, True, False), ("H2D", False, True, True, True), ("H2D", True, False, True, True),
+        ("D2H", True, True, False, True), ("D2H", None, True, True, True), ("D2D", False, False, False, False),
+    ],
+)  # fmt: skip
+def test_who_waits(way, pinned, non_blocking, straight, blocks):
+    assert copies.blocks(way, pinned=pinned, non_blocking=non_blocking, straight=straight) is blocks
+
+
+def test_bytes_travel_as_the_device_has_them():
+    assert copies.moved("H2D", 10, 4, 2) == 20 and copies.moved("D2H", 10, 2, 4) == 20
+
+
+# -- every kind of copy, once
+
+
+COPIES = {
+    "to": (lambda x, d: x.to(DEVICE), "H2D", 8 * 6),
+    "to, as the first": (lambda x, d: x.to(d), "H2D", 8 * 6),
+    "to, back": (lambda x, d: d.to(torch.float32), "D2H", 8 * 3),
+    "copy_": (lambda x, d: torch.empty(6, dtype=DEVICE).copy_(x), "H2D", 8 * 6),
+    "copy_, back": (lambda x, d: torch.empty(3).copy_(d), "D2H", 8 * 3),
+    "tensor": (lambda x, d: torch.tensor([1.0, 2.0], dtype=DEVICE), "H2D", 16),
+    "as_tensor": (lambda x, d: torch.as_tensor([1.0], dtype=DEVICE), "H2D", 8),
+    "new_tensor": (lambda x, d: d.new_tensor([1.0, 2.0, 3.0]), "H2D", 24),
+    "index": (lambda x, d: d[torch.tensor([0, 1])], "H2D", 16),
+    "index of a list": (lambda x, d: d[[0, 2]], "H2D", 16),
+    "value": (lambda x, d: d.__setitem__(slice(0, 2), x[:2]), "H2D", 8),
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_every_copy_is_heard_once(device, ear, how):
+    act, way, size = COPIES[how]
+    act(torch.ones(6), torch.ones(3).double())
+    heard = ear.heard
+    assert [(copy.direction, copy.bytes) for copy in heard] == [(way, size)]
+    assert heard[0].site == f"test_transfers.py:{act.__code__.co_firstlineno}"
+    assert heard[0].blocking and heard[0].device == "cuda:0"
+    waited = [(read.kind, tally.device) for read, tally in reads.found.items()]
+    assert waited == ([(how.split(",")[0].strip("_"), 1)] if way == "D2H" else [])
+
+
+def test_what_stays_in_its_place_is_no_copy(device, ear):
+    x, d = torch.ones(4), torch.ones(4).double()
+    x.to(torch.bfloat16).contiguous(), x.clone(), d.clone(), d.to(DEVICE), x.cpu(), d[1:3], d[None], x[x > 0]
+    torch.tensor([1.0]), torch.empty(4).copy_(x)
+    d[0] = 2.0
+    assert ear.heard == []
+
+
+def test_the_gradient_of_a_copy_goes_back(device, ear):
+    x = torch.ones(4, requires_grad=True)
+    (x * 2).to(DEVICE).sum().backward()
+    assert [(copy.how, copy.direction, copy.bytes) for copy in ear.heard] == [
+        ("to", "H2D", 32), ("backward", "D2H", 32),
+    ]  # fmt: skip
+    assert ear.heard[0].site == ear.heard[1].site != ""
+
+
+def test_what_was_asked_for_is_told_beside_what_became_of_it(device, ear):
+    torch.ones(4).to(DEVICE, non_blocking=True)
+    torch.empty(4, dtype=DEVICE).copy_(torch.ones(4), True)
+    assert [(copy.non_blocking, copy.blocking, copy.pinned) for copy in ear.heard] == [(True, True, False)] * 2
+
+
+# -- host reads
+
+READS = {
+    "item": lambda d: d.sum().item(),
+    "tolist": lambda d: d.tolist(),
+    "bool": lambda d: bool(d.sum()),
+    "float": lambda d: float(d.sum()),
+    "print": lambda d: f"{d!r}",
+    "nonzero": lambda d: torch.nonzero(d).size(0),
+    "masked_select": lambda d: d.masked_select(d > 0),
+    "unique": lambda d: d.unique(),
+    "equal": lambda d: torch.equal(d, d),
+    "where": lambda d: torch.where(d)[0],
+}
+
+
+@pytest.mark.parametrize("kind", READS)
+def test_every_read_is_counted_once_with_its_line_and_its_cost(device, ear, kind):
+    act = READS[kind]
+    act(torch.ones(3).double())
+    ((read, tally),) = reads.found.items()
+    assert (read.kind, read.site) == (kind, f"test_transfers.py:{act.__code__.co_firstlineno}")
+    assert (tally.count, tally.device) == (1, 1) and tally.ns > 0
+
+
+def test_a_mask_waits_and_a_number_under_a_mask_does_not(monkeypatch):
+    monkeypatch.setattr(copies, "place", lambda tensor: "cuda:0")
+    mask, numbers = torch.tensor([True, False]), torch.ones(2)
+    assert indexing.masked((slice(None), mask)) and not indexing.masked(torch.tensor([0, 1]))
+    assert indexing.waits_to_store(mask, numbers) and not indexing.waits_to_store(mask, 1.0)
+    assert indexing.plain((0, None, slice(2))) and not indexing.plain([0, 1])
+
+
+def test_sizes_of_host_tensors_are_no_reads(device, ear):
+    x = torch.ones(3)
+    torch.nonzero(x), x[x > 0], x.unique(), repr(x)
+    assert reads.found == {}
+
+
+# -- torch is left as it was
+
+
+def test_everything_is_put_back():
+    before = dict(vars(torch.Tensor)), torch.tensor, torch.nonzero
+    listener = Ear()
+    for _ in range(2):
+        reads.watch()
+        copying.watch(listener)
+        assert torch.tensor is not before[1]
+        copying.unwatch(listener)
+        reads.unwatch()
+    assert dict(vars(torch.Tensor)) == before[0]
+    assert (torch.tensor, torch.nonzero) == before[1:]
+
+
+def test_a_default_device_holds_also_when_it_is_set_while_we_watch(ear):
+    torch.set_default_device("meta")
+    try:
+        inside = torch.tensor([1.0]).device.type
+        copying.unwatch(ear)
+        assert (inside, torch.tensor([1.0]).device.type) == ("meta", "meta")
+    finally:
+        torch.set_default_device(None)
+
+
+def test_what_somebody_else_puts_over_ours_stays():
+    class Thing:
+        def speak(self):
+            return "own"
+
+    swap = Swap([(Thing, ("speak", "missing"), lambda original, name: lambda self: f"swapped {original(self)}")])
+    swap.put()
+    over = Thing.speak
+    Thing.speak = lambda self: f"theirs {over(self)}"
+    assert Thing().speak() == "theirs swapped own"
+    swap.back()
+    assert Thing().speak() == "theirs swapped own"
+
+
+def test_our_own_frames_are_nobodys_line():
+    code = compile("answer = asked(frame())", f"{sites._OURS}capture/readback.py", "exec")
+    told = {"asked": sites.asked, "frame": lambda: sys._getframe(1)}
+    exec(code, told)
+    assert told["answer"] is None
+    assert sites.asked(sys._getframe()) == (f"test_transfers.py:{here()}", True)
+
+
+# -- a run
+
+
+def trained(tmp_path, each=None, steps=6):
+    torch.manual_seed(0)
+    low, high = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1).to(DEVICE)
+    optimizer = torch.optim.SGD([*low.parameters(), *high.parameters()], lr=0.1)
+    with brickprof.attach(low, optimizer, out=tmp_path, overhead="100%") as session:
+        for _ in range(steps):
+            with brickprof.brick("to_device", kind="transfer", transfers=1):
+                hidden = low(torch.ones(8, 4)).to(DEVICE)
+            optimizer.zero_grad()
+            high(hidden).square().mean().backward()
+            if each is not None:
+                each(high)
+            optimizer.step()
+    run = brickprof.load(session.folder)
+    return run, [r for r in run.records() if getattr(r, "kind", "") == "transfers"], low.weight.detach().clone()
+
+
+def test_a_step_in_sum_and_in_spans(device, tmp_path):
+    run, looks, _ = trained(tmp_path)
+    assert len(looks) >= 3
+    fields = looks[-1].fields
+    assert (fields["count"], fields["bytes"], fields["backwards"], fields["device"]) == (2, 512, 1, ["cuda:0"])
+    assert sorted(row[1:6] for row in fields["rows"]) == [["D2H", 1, 256, False, True], ["H2D", 1, 256, False, True]]
+    spans = run.spans[(run.spans.kind == "transfer") & (run.spans.step == looks[-1].step)]
+    assert sorted(spans.brick.astype(str)) == ["D2H", "H2D", "to_device"]
+    brick = spans[spans.brick.astype(str) == "to_device"].iloc[0]
+    assert spans[spans.brick.astype(str) == "H2D"].iloc[0].parent == brick.id
+
+
+def test_gradients_that_go_home_are_told_apart_from_the_graph(device, tmp_path):
+    _, looks, _ = trained(tmp_path, lambda high: [p.grad.to(torch.float32) for p in high.parameters()])
+    ((site, micros, count, size),) = looks[-1].fields["home"]
+    assert site.startswith("test_transfers.py:") and (micros, count, size) == (1, 2, 40)
+
+
+def test_steps_that_nobody_looks_at_cost_nothing_and_change_nothing(device, tmp_path):
+    original, seen = torch.Tensor.to, []
+    with_us = trained(tmp_path, lambda _: seen.append(torch.Tensor.to is original), steps=40)[2]
+    assert torch.Tensor.to is original and not all(seen)
+    torch.manual_seed(0)
+    low, high = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1).to(DEVICE)
+    optimizer = torch.optim.SGD([*low.parameters(), *high.parameters()], lr=0.1)
+    for _ in range(40):
+        hidden = low(torch.ones(8, 4)).to(DEVICE)
+        optimizer.zero_grad()
+        high(hidden).square().mean().backward()
+        optimizer.step()
+    assert torch.equal(with_us, low.weight)
+
+
+def test_without_a_device_nothing_is_written(tmp_path):
+    assert trained(tmp_path)[1] == []
+
+
+# -- Triton's hooks
+
+
+class Chain:
+    def __init__(self):
+        self.calls = []
+
+    def add(self, hook):
+        self.calls.append(hook)
+
+    def remove(self, hook):
+        if hook in self.calls:
+            self.calls.remove(hook)
+
+    def __call__(self, metadata):
+        for call in list(self.calls):
+            call(metadata)
+
+
+@pytest.fixture
+def runtime(monkeypatch):
+    runtime = SimpleNamespace(launch_enter_hook=Chain(), launch_exit_hook=Chain())
+    monkeypatch.setitem(sys.modules, "triton.knobs", SimpleNamespace(runtime=runtime))
+    return runtime
+
+
+def test_launches_are_heard_through_the_chain_and_nobodys_hook_is_touched(runtime):
+    theirs, heard = [], []
+    runtime.launch_enter_hook.add(theirs.append)
+
+    def begin(name, site):
+        heard.append((name, site))
+        return lambda: heard.append("queued")
+
+    assert triton_launches.listen(begin)
+    metadata = SimpleNamespace(data={"name": "softmax_kernel"}, get=lambda: pytest.fail("it may cost anything"))
+    runtime.launch_enter_hook(metadata), runtime.launch_exit_hook(metadata)
+    ((name, site), queued) = heard
+    assert (name, queued, theirs) == ("softmax_kernel", "queued", [metadata]) and site.startswith("test_transfers.py:")
+    triton_launches.stop()
+    assert runtime.launch_enter_hook.calls == [theirs.append] and runtime.launch_exit_hook.calls == []
+
+
+@pytest.mark.parametrize("hook", [None, print])
+def test_where_there_is_no_chain_nothing_is_overwritten(monkeypatch, hook):
+    runtime = SimpleNamespace(launch_enter_hook=hook, launch_exit_hook=hook)
+    monkeypatch.setitem(sys.modules, "triton.knobs", SimpleNamespace(runtime=runtime))
+    assert not triton_launches.listen(lambda name, site: None)
+    triton_launches.stop()
+    assert runtime.launch_enter_hook is hook
+
+
+def test_a_users_kernel_is_a_brick_and_ours_is_one_only_once(runtime, tmp_path):
+    from brickprof.operators import launch
+
+    ours = launch.Launch("rmsnorm.forward", {}, {}, 0, 0)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def queue(name):
+        metadata = SimpleNamespace(data={"name": name})
+        runtime.launch_enter_hook(metadata), runtime.launch_exit_hook(metadata)
+
+    with brickprof.attach(model, optimizer, out=tmp_path, overhead="100%") as session:
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.ones(3, 2)).sum().backward()
+            if launch._listener is not None:
+                ended = launch._listener.begin(ours)
+                queue("rmsnorm_forward")
+                ended()
+            queue("theirs")
+            optimizer.step()
+    run = brickprof.load(session.folder)
+    told = [r for r in run.records() if getattr(r, "kind", "") == "launches"]
+    assert {row[0]: row[1] for row in told[-1].fields["kernels"]} == {"rmsnorm.forward": 1, "theirs": 1}
+    names = run.spans[(run.spans.kind == "kernel") & (run.spans.step == told[-1].step)].brick.astype(str)
+    assert sorted(names) == ["rmsnorm.forward", "theirs"]
+    assert runtime.launch_enter_hook.calls == []
