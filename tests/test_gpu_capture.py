@@ -16,24 +16,25 @@ from brickprof.capture.fused import Fused
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
-WIDTH = 512
+WIDTH, WIDE = 512, 3072
 
 
-def model(layers: int = 4) -> torch.nn.Sequential:
+def model(layers: int = 4, width: int = WIDTH) -> torch.nn.Sequential:
     torch.manual_seed(0)
     blocks = [
-        torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU(), torch.nn.LayerNorm(WIDTH))
+        torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.GELU(), torch.nn.LayerNorm(width))
         for _ in range(layers)
     ]
-    return torch.nn.Sequential(*blocks, torch.nn.Linear(WIDTH, 1)).cuda()
+    return torch.nn.Sequential(*blocks, torch.nn.Linear(width, 1)).cuda()
 
 
-def train(net, steps, *, spoil=None, clip=True, pause=None):
-    """An ordinary loop; ``spoil(step, net, loss)`` may damage something."""
+def train(net, steps, *, spoil=None, clip=True):
+    """An ordinary loop; ``spoil(step, net)`` may damage something."""
+    width = net[0][0].in_features
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     draw = torch.Generator(device="cuda").manual_seed(1)
     for step in range(steps):
-        x = torch.randn(2048, WIDTH, device="cuda", generator=draw)
+        x = torch.randn(4096, width, device="cuda", generator=draw)
         loss = (net(x) - x.mean(1, keepdim=True)).square().mean()
         optimizer.zero_grad()
         loss.backward()
@@ -61,8 +62,8 @@ def compiled():
         warm()
 
 
-def recorded(tmp_path, *args, level="standard", overhead="1%", **kwargs):
-    net = model()
+def recorded(tmp_path, *args, level="standard", overhead="1%", width=WIDTH, **kwargs):
+    net = model(width=width)
     with brickprof.attach(net, out=tmp_path, level=level, overhead=overhead) as bp:
         train(net, *args, **kwargs)
         torch.cuda.synchronize()
@@ -87,7 +88,7 @@ def test_the_step_and_the_tensor_of_a_nan_are_exact_in_a_step_that_nobody_looks_
         if step == at:
             net[2][0].weight.grad[3, 5] = math.nan
 
-    run = recorded(tmp_path, 400, spoil=spoil, clip=clip, overhead="90%")  # steps of a millisecond or two
+    run = recorded(tmp_path, 400, spoil=spoil, clip=clip, width=WIDE, overhead="5%")
     broken = [event for event in run.events.itertuples() if event.kind == "grad" and event.fields.get("broken")]
     first = min(broken, key=lambda event: event.step)
     assert first.step == at
@@ -98,11 +99,11 @@ def test_the_step_and_the_tensor_of_a_nan_are_exact_in_a_step_that_nobody_looks_
 
 
 def test_statistics_of_every_gradient_at_least_every_fourth_step(tmp_path):
-    run = recorded(tmp_path, 300, overhead="90%")
+    run = recorded(tmp_path, 300, width=WIDE, overhead="5%")
     grads = run.samples[(run.samples.role == "grad") & (run.samples.step >= 64)]
     steps = sorted(set(grads.step))
     assert max(b - a for a, b in itertools.pairwise(steps)) <= 4
-    assert grads.groupby("step").tensor.nunique().min() == len(list(model().parameters()))
+    assert grads.groupby("step").tensor.nunique().min() == len(list(model(width=WIDE).parameters()))
     assert grads.l2.notna().all() and (grads.nan == 0).all()
 
 

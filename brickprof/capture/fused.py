@@ -75,7 +75,7 @@ class Fused:
                 launch(self._statistics(purpose, dtype, values[places[0]]), [values[place] for place in places])
                 for dtype, places in groups.items()
             ]
-        except ValueError as error:  # a tensor with gaps, or of another device
+        except (ValueError, RuntimeError, NotImplementedError) as error:  # with gaps, sparse, or of another device
             self._lacks(str(error))
             return None
         if len(tables) == 1:

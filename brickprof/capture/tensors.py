@@ -36,11 +36,6 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.detach() if tensor.requires_grad else tensor
 
 
-def plain(grad: Tensor) -> Tensor:
-    """A gradient as ``local`` would have it; most are that already."""
-    return grad if type(grad) is torch.Tensor and grad.layout is torch.strided else local(grad)
-
-
 def watchable(tensor: Tensor) -> bool:
     return tensor.numel() > 0 and tensor.is_floating_point() and not tensor.is_meta
 

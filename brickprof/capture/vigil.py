@@ -27,6 +27,7 @@ _SHARE = {"light": 0.15, "standard": 0.75, "deep": 1.0}
 _LONGEST = 64
 _RECKON = 16
 _MOST_GROUPS = 4
+_PLAIN = {torch.Tensor}
 _counter = time.perf_counter_ns
 Arrived = Callable[[int, Sequence[torch.Tensor], Any], None]
 
@@ -61,8 +62,12 @@ class Vigil:
 
     def read(self, parameters: Sequence[torch.Tensor]) -> bool:
         """Sends for the statistics of the gradients; False where the kernel does not read them."""
-        having = [parameter for parameter in parameters if parameter.grad is not None]
-        values = [tensors.plain(grad) for parameter in having if (grad := parameter.grad) is not None]
+        values = [grad for parameter in parameters if (grad := parameter.grad) is not None]
+        having = parameters
+        if len(values) < len(parameters):
+            having = [parameter for parameter in parameters if parameter.grad is not None]
+        if set(map(type, values)) != _PLAIN:  # shards; what is sparse has the type of any tensor
+            values = [tensors.local(value) for value in values]
         purpose = self._purpose(having)
         table = self._session.fused.timed_table(purpose, values) if purpose else None
         if table is None:
@@ -71,7 +76,7 @@ class Vigil:
         self._session.readback.read(table.values, lambda host: self._arrived(step, having, order(host.numpy())))
         return True
 
-    def _purpose(self, having: list[torch.Tensor]) -> str:
+    def _purpose(self, having: Sequence[torch.Tensor]) -> str:
         """Several optimizers take turns: each has a table of addresses of its own."""
         name = f"{id(having[0])}.{len(having)}" if having else ""
         if name not in self._groups:

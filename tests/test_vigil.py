@@ -1,0 +1,109 @@
+"""The vigil over gradients, with a kernel that is played by torch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from brickprof.capture import vigil as module
+from brickprof.capture.fused import Table
+from brickprof.capture.vigil import Vigil
+
+
+class Pretended(torch.nn.Parameter):
+    """A parameter that says it lies on a device."""
+
+    is_cuda = True
+
+
+class Fused:
+    def __init__(self) -> None:
+        self.looked: list[int] = []
+        self.device = 0.0
+
+    def timed_table(self, purpose, values):
+        self.looked.append(len(values))
+        rows = [
+            [float(torch.isnan(v).sum()), 0.0, 1.0, float(v.nan_to_num().norm()), 0, 0, 0, v.numel()] for v in values
+        ]
+        return Table(torch.tensor(rows, dtype=torch.float64), None)
+
+    def device_ns(self, purpose):
+        return self.device
+
+
+def session(level="standard", typical=30e6):
+    readback = SimpleNamespace(read=lambda tensor, done: done(tensor))
+    return SimpleNamespace(
+        step=0, fused=Fused(), readback=readback, settings=SimpleNamespace(level=level),
+        cadence=SimpleNamespace(budget=0.01, typical_ns=typical),
+    )  # fmt: skip
+
+
+def parameters(count=3):
+    made = [Pretended(torch.ones(4)) for _ in range(count)]
+    for each in made:
+        each.grad = torch.ones(4)
+    return made
+
+
+def kept(over, given, steps, arrived=None):
+    seen = [] if arrived is None else arrived
+    watch = Vigil(over, lambda step, having, table: seen.append((step, [id(each) for each in having], table)))
+    for step in range(steps):
+        over.step = step
+        watch.take(given)
+    return watch, seen
+
+
+def test_every_step_is_judged_under_its_own_number():
+    over, given = session(), parameters()
+    given[1].grad[2] = torch.nan
+    _, seen = kept(over, given, 5)
+    assert [step for step, _, _ in seen] == list(range(5))
+    assert [row[0] for row in seen[0][2].tolist()] == [0.0, 1.0, 0.0]
+
+
+def test_rows_belong_to_the_parameters_that_have_a_gradient():
+    over, given = session(), parameters()
+    given[1].grad = None
+    _, seen = kept(over, given, 1)
+    assert seen[0][1] == [id(given[0]), id(given[2])] and len(seen[0][2]) == 2
+
+
+def test_an_update_after_a_clip_is_not_looked_at_again():
+    over, given = session(), parameters()
+    watch, seen = kept(over, given, 1)
+    watch.take(given)
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("level", "device", "stride"), [("standard", 150e3, 1), ("standard", 900e3, 4), ("light", 150e3, 4)]
+)
+def test_it_is_kept_as_often_as_the_budget_allows(level, device, stride):
+    over = session(level)
+    over.fused.device = device
+    watch, _ = kept(over, parameters(), 200)
+    assert watch.stride == stride
+
+
+def test_a_host_is_left_alone_and_so_is_a_graph_that_is_captured(monkeypatch):
+    over = session()
+    _, seen = kept(over, [torch.nn.Parameter(torch.ones(2))], 3)
+    assert seen == [] and over.fused.looked == []
+    monkeypatch.setattr(module, "hands_off", lambda: True)
+    _, seen = kept(over, parameters(), 3)
+    assert seen == []
+
+
+def test_many_groups_of_parameters_do_not_each_get_a_table():
+    over = session()
+    watch = Vigil(over, lambda *_: None)
+    held = [parameters(1) for _ in range(9)]
+    for step, given in enumerate(held):
+        over.step = step
+        watch.take(given)
+    assert len(over.fused.looked) == 4
