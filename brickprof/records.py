@@ -36,7 +36,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  on the parameters; None where it is no tensor], options {log_target | log_input}; in some steps
                  made_by (the function that gave the input its range) and, of a few rows:
                  input {min, max, absmax, mean, std, finite, nonnegative, constant, sums_to_one, log_distribution},
-                 target {dtype, min, max, distinct, finite, ignored, looked}, variance {min, max, mean, std, finite}. With grad False: the mean of one
+                 target {dtype, min, max, distinct, finite, ignored, looked}, variance {min, max, mean, std,
+                 finite}. With grad False: the mean of one
                  loss function over an evaluation pass
     evaluation   model, training (the mode it ran in), sensitive (has dropout or batch-norm), mixed (how many of them
                  were in training mode), forwards, rows, loss (mean, or None), frequent (runs in every step: part of the

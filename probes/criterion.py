@@ -2,7 +2,7 @@
 
 Enters: calls of the loss functions of ``torch.nn.functional`` with gradients on. Leaves: ``criterion`` events; in some
 of them what a few rows of input and target look like: a distribution where logits belong, one constant row, labels
-that are all the same.
+that are all the same. In all of them which of its arguments depend on the parameters.
 
 (Calls with gradients off belong to an evaluation: see ``evaluation``.)
 """
@@ -25,8 +25,11 @@ _CLASSES_FIRST = frozenset({"cross_entropy", "nll", "multi_margin"})
 _THOROUGH_STEPS = 8
 _THOROUGH_EVERY = 16
 _MOST_CALLS = 16
-_VIEWS = ("View", "Squeeze", "Unsqueeze", "ReshapeAlias", "Select", "Transpose", "Permute")
+_LATER_LOOKS = 4
+_VIEWS = ("View", "Squeeze", "Unsqueeze", "ReshapeAlias", "Select", "Transpose", "Permute", "ToCopy")
 _SQUASHING = ("Softmax", "LogSoftmax", "Sigmoid")
+_SHAPING = (*_SQUASHING, "LogSigmoid", "Softplus", "Exp", "Relu", "Tanh")
+_POSITIVE = ("Softplus", "Exp")
 _TARGETS = 4096
 
 
@@ -39,6 +42,7 @@ class CriterionProbe(Probe):
         self._step = -1
         self._calls = 0
         self._steps = 0
+        self._later: dict[tuple[str, str], int] = {}
 
     def criterion(self, call: Call) -> None:
         session = self.session
@@ -50,13 +54,21 @@ class CriterionProbe(Probe):
         self._calls += 1
         if self._calls > _MOST_CALLS:
             return
-        thorough = self._calls <= 2 and (
-            session.on.full or self._steps <= _THOROUGH_STEPS or self._steps % _THOROUGH_EVERY == 0
-        )
         fields = describe(call) | self._around()
-        if thorough and (maker := self._maker(call)):
-            fields["made_in"] = maker
+        due = session.on.full or self._steps <= _THOROUGH_STEPS or self._steps % _THOROUGH_EVERY == 0
+        thorough = due and (self._calls <= 2 or self._is_new(call.name, str(fields["site"])))
+        if thorough:
+            fields["made_by"] = _shaped_by(call.input)
+            if maker := self._maker(call):
+                fields["made_in"] = maker
         self._look(call, fields, thorough)
+
+    def _is_new(self, name: str, site: str) -> bool:
+        """Whether a loss behind the first two of its step was hardly looked at so far."""
+        if len(self._later) >= _MOST_CALLS and (name, site) not in self._later:
+            return False
+        looks = self._later[name, site] = self._later.get((name, site), 0) + 1
+        return looks <= _LATER_LOOKS
 
     def _maker(self, call: Call) -> int:
         """The module that squashed what the loss is given, where one did; 0 where none is known."""
@@ -77,7 +89,7 @@ class CriterionProbe(Probe):
     def _look(self, call: Call, fields: dict[str, Any], thorough: bool) -> None:
         session, step = self.session, self.session.step
         parts = [call.result.detach().reshape(-1)[:1].float()] if call.result.numel() == 1 else []
-        scalars, shape, targets = len(parts), (0, 0), 0
+        scalars, shape, targets, variances = len(parts), (0, 0), 0, 0
         if thorough and call.input.numel():
             picked = glance.rows(call.input, 1 if call.name in _CLASSES_FIRST else -1)
             shape = (picked.shape[0], picked.shape[1])
@@ -86,6 +98,10 @@ class CriterionProbe(Probe):
                 wanted = glance.elements(call.target, _TARGETS).float()
                 targets = wanted.numel()
                 parts.append(wanted.to(picked.device, non_blocking=True))
+            if isinstance(call.variance, torch.Tensor) and call.variance.numel() and targets:
+                spread = glance.elements(call.variance, _TARGETS).float()
+                variances = spread.numel()
+                parts.append(spread.to(picked.device, non_blocking=True))
         if not parts:
             session.fact("criterion", fields)
             return
@@ -98,7 +114,9 @@ class CriterionProbe(Probe):
                 end = scalars + shape[0] * shape[1]
                 found["input"] = glance.of_rows(x[scalars:end].reshape(shape))
                 if targets:
-                    found["target"] = _of_target(x[end:], call_target, ignored)
+                    found["target"] = _of_target(x[end : end + targets], call_target, ignored)
+                if variances:
+                    found["variance"] = glance.of_elements(x[end + targets :])
             session.fact("criterion", fields | found, step=step, wanted=True)
 
         call_target, ignored = _dtype(call.target), call.ignore_index
@@ -110,16 +128,44 @@ def describe(call: Call) -> dict[str, Any]:
     given, target = call.input, call.target
     classes = given.shape[1] if call.name in _CLASSES_FIRST and given.dim() > 1 else None
     indices = isinstance(target, torch.Tensor) and not target.is_floating_point()
-    return {
+    told: dict[str, Any] = {"options": call.options} if call.options else {}
+    return told | {
         "name": call.name,
         "value": None,
         "reduction": call.reduction,
         "classes": classes,
-        "rows": target.numel() if indices and classes else given.shape[0] if given.dim() else 1,
+        "rows": target.numel() if indices and classes else _rows(call),
         "grad": bool(call.result.requires_grad),
         "shapes": [list(given.shape), list(target.shape) if isinstance(target, torch.Tensor) else None],
         "dtype": _dtype(given),
+        "requires": [_requires(given), _requires(target), _requires(call.variance)],
     }
+
+
+def _rows(call: Call) -> int:
+    given = call.input
+    place = 1 if call.name == "ctc" and given.dim() == 3 else 0  # time comes first there
+    return given.shape[place] if given.dim() else 1
+
+
+def _requires(given: Any) -> bool | None:
+    """Whether an argument depends on what is trained; None where it is no tensor."""
+    return bool(given.requires_grad) if isinstance(given, torch.Tensor) else None
+
+
+def _shaped_by(tensor: torch.Tensor) -> str | None:
+    """The function that gave the values of ``tensor`` their range, where it is one that does."""
+    function = _maker_of(tensor)
+    name = _called(function)
+    if name not in ("Add", "Clamp", "ClampMin"):
+        return name if name in _SHAPING else None
+    known = [inner for inner, _ in function.next_functions if inner is not None]
+    inner = _called(known[0]) if len(known) == 1 else ""  # softplus(x) + 1e-3 is above zero as well
+    return inner if inner in (_POSITIVE if name == "Add" else _SHAPING) else None
+
+
+def _called(function: Any) -> str:
+    return type(function).__name__.partition("Backward")[0]
 
 
 def _maker_of(tensor: torch.Tensor) -> Any:

@@ -2,7 +2,9 @@
 
 Enters: the first update of each optimizer, and the first that is seen after a resume. Leaves: a ``moments`` event: how
 far the first moment is from ``b1 m + (1 - b1) g``, the second from ``b2 v + (1 - b2) g^2``, relative to these, on up
-to 1,024 elements of each tensor; and whether a state was there before the first update.
+to 1,024 elements of each tensor; whether a state was there before the first update; how many of its elements are no
+numbers although everything they were made of is, how far it is beyond gradients and weights, and how much of a fresh
+first moment is no multiple of them: whatever an optimizer's own rule is, a moment is made of these.
 """
 
 from __future__ import annotations
@@ -21,10 +23,13 @@ from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.tensors import on_host
 
-_FIRST = ("exp_avg", "m", "moment1")
+_FIRST = ("exp_avg", "m", "moment1", "momentum_buffer", "momentum", "velocity", "buf")
 _SECOND = ("exp_avg_sq", "v", "square_avg", "moment2")
 _DECOUPLED = ("AdamW", "Lion", "Adafactor")
 _MOST_TENSORS = 128
+_SQUARES = 1e18
+"""The square of what is larger is no float32."""
+_ENOUGH = 32
 
 
 class _Rule(NamedTuple):
@@ -35,6 +40,8 @@ class _Rule(NamedTuple):
     decays: tuple[float, ...]
     """What may be added of the weights: an optimizer of one's own may decay either way."""
     sign: float
+    own: bool = False
+    """Of an optimizer that is none of torch's."""
 
 
 class _Watched(NamedTuple):
@@ -125,13 +132,14 @@ def _rule(optimizer: Any, group: dict[str, Any]) -> _Rule | None:
         b1, b2 = (_number(beta) for beta in betas)
     else:
         b1, b2 = None, _number(group.get("alpha"))
-    if b1 is None and b2 is None:
+    own = not _is_torchs(optimizer)
+    if b1 is None and b2 is None and not own:
         return None
     decay = _number(group.get("weight_decay")) or 0.0
     if type(optimizer).__name__ in _DECOUPLED or group.get("decoupled_weight_decay"):
         decay = 0.0
-    decays = (decay,) if _is_torchs(optimizer) or not decay else (0.0, decay)
-    return _Rule(b1, b2, decays, -1.0 if group.get("maximize") else 1.0)
+    decays = (0.0, decay) if own and decay else (decay,)
+    return _Rule(b1, b2, decays, -1.0 if group.get("maximize") else 1.0, own)
 
 
 def _is_torchs(optimizer: Any) -> bool:
@@ -191,9 +199,42 @@ def _errors(each: _Watched, g: Array, w: Array, m0: Array, v0: Array, m: Array, 
         given = [rule.sign * g + decay * w for decay in rule.decays]
         m_error = _least([_error(m, rule.b1, m0, each) for each in given])
         v_error = _least([_error(v, rule.b2, v0, each * each) for each in given])
-    stale = fresh and bool(np.nan_to_num(m0).any() or np.nan_to_num(v0).any())
+    held = bool(np.nan_to_num(m0).any() or np.nan_to_num(v0).any())
+    stale = fresh and held and not (rule.b1 is None and rule.b2 is None)
     v_min = float(v.min()) if np.isfinite(v).all() else None
-    return {"m_error": m_error, "v_error": v_error, "v_min": v_min, "stale": stale}
+    told = {"m_error": m_error, "v_error": v_error, "v_min": v_min, "stale": stale}
+    return told | _made_up(g, w, m, v) if rule.own and fresh and not held else told
+
+
+def _made_up(g: Array, w: Array, m: Array, v: Array) -> dict[str, Any]:
+    """Of moments that began in this update: elements that are no numbers, and what gradient and weight do not make."""
+    sound = bool((np.abs(g) < _SQUARES).all() and (np.abs(w) < _SQUARES).all())
+    held = [x for x in (m, v) if not np.isnan(x).all()]  # all NaN: there is no such moment, or nothing of it is left
+    broken = sum(int((~np.isfinite(x)).sum()) for x in held)
+    if not sound:
+        return {"broken": 0, "beyond": None, "unlike": None, "grown": None}
+    size = float(np.linalg.norm(g))
+    grown = float(np.linalg.norm(m)) / size if size and np.isfinite(m).all() else None
+    return {"broken": broken, "beyond": _beyond(m, v, g, w), "unlike": _unlike(m, g, w), "grown": grown}
+
+
+def _beyond(m: Array, v: Array, g: Array, w: Array) -> float | None:
+    """How many times the largest of gradient and weights the largest moment is, that of squares by its root."""
+    given = float(np.abs(g).max() + np.abs(w).max())
+    sizes = [float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) for x in (m, v)]
+    return max(sizes[0], math.sqrt(sizes[1])) / given if given else None
+
+
+def _unlike(m: Array, g: Array, w: Array) -> float | None:
+    """The share of ``m`` that is no multiple of ``g``, its signs, ``w`` or one."""
+    if m.size < _ENOUGH or not np.isfinite(m).all() or not m.any() or not g.any():
+        return None
+    with np.errstate(all="ignore"):
+        columns = [x / size for x in (g, np.sign(g), w, np.ones_like(g)) if (size := float(np.abs(x).max())) > 0]
+        given, made = np.stack(columns, axis=1), m / float(np.abs(m).max())
+        rest = made - given @ np.linalg.lstsq(given, made, rcond=None)[0]
+        share = float((rest @ rest) / (made @ made))
+    return share if math.isfinite(share) else None
 
 
 def _least(errors: list[float | None]) -> float | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,29 @@ def test_a_distribution_where_logits_belong_is_seen(tmp_path: Path) -> None:
         train(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
     assert found(recorded(tmp_path, body), "criterion")[0]["input"]["sums_to_one"]
+
+
+def test_what_depends_on_the_parameters_and_what_made_it_are_seen(tmp_path: Path) -> None:
+    def body() -> None:
+        model, data = nn.Linear(4, 2), torch.rand(8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        mean, raw = model(torch.randn(8, 4)).unbind(-1)
+        spread = F.softplus(raw) + 1e-3
+        loss = F.gaussian_nll_loss(mean, spread, data) + F.gaussian_nll_loss(mean, data, 1.0)
+        loss = loss + F.poisson_nll_loss(spread, data) + F.kl_div(mean, data, None, None, "sum", True)
+        frames = model(torch.randn(6, 3, 4)).softmax(-1)
+        lengths = torch.full((3,), 6), torch.full((3,), 2)
+        (loss + nn.CTCLoss()(frames, torch.ones(3, 2, dtype=torch.long), *lengths)).backward()
+        optimizer.step()
+
+    session = found(recorded(tmp_path, body), "criterion")
+    swapped, fixed, counts, divergence, spoken = session
+    assert swapped["requires"] == [True, True, False] and fixed["requires"] == [True, False, None]
+    assert swapped["variance"]["std"] > 0 and "variance" not in fixed
+    assert counts["options"] == {"log_input": True} and counts["made_by"] == "Softplus"
+    assert divergence["options"] == {"log_target": True} and divergence["made_by"] is None
+    assert (spoken["name"], spoken["rows"], spoken["made_by"]) == ("ctc", 3, "Softmax")
+    assert spoken["input"]["sums_to_one"]
 
 
 def test_rows_of_images_are_taken_along_the_classes(tmp_path: Path) -> None:
@@ -253,6 +277,34 @@ def test_moments_that_do_not_follow_are_told(tmp_path: Path) -> None:
 
     (seen,) = found(recorded(tmp_path, body), "moments")
     assert all(each["m_error"] > 1 and each["stale"] and each["v_error"] < 1e-4 for each in seen["tensors"])
+
+
+@pytest.mark.parametrize(("fill", "strange"), [(0.0, False), (math.nan, True), (1e30, True), ("noise", True)], ids=str)
+@pytest.mark.parametrize("name", ["exp_avg", "momentum_buffer"])
+def test_moments_that_an_own_optimizer_did_not_clear_are_told(
+    fill: Any, strange: bool, name: str, tmp_path: Path
+) -> None:
+    class Own(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for parameter in self.param_groups[0]["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state[name] = torch.randn_like(parameter) if fill == "noise" else torch.full_like(parameter, 0.0)
+                    if fill != "noise":
+                        state[name].view(-1)[::5] = fill
+                state[name].mul_(0.9).add_(parameter.grad)
+                parameter.sub_(state[name], alpha=1e-3)
+
+    def body() -> None:
+        model = Classifier()
+        defaults = {"lr": 1e-3} | ({"betas": (0.9, 0.999)} if name == "exp_avg" else {})
+        train(model, Own(model.parameters(), defaults))
+
+    rows = found(recorded(tmp_path, body), "moments")[0]["tensors"]
+    assert not any(row["stale"] for row in rows)
+    odd = [row for row in rows if row["broken"] or (row["beyond"] or 0) > 1e6 or (row["unlike"] or 0) > 0.9]
+    assert bool(odd) is strange
 
 
 def test_loaders_and_their_batches(tmp_path: Path) -> None:

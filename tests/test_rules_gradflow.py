@@ -1,12 +1,16 @@
-"""C-GRADFLOW-001: parameters that never get a gradient, and the healthy ways to have none for a while."""
+"""C-GRADFLOW-001: parameters that never get a gradient, and the healthy ways to have none for a while; and what first
+updates do to the way of gradients through a stack."""
 
 from __future__ import annotations
 
 import pytest
 from making import Made
 
-from brickprof.contracts.verdicts import ContractResult, Verdict
+from brickprof.contracts.terms import Terms
+from brickprof.contracts.verdicts import ContractResult, Severity, Verdict
+from brickprof.rules import warmup_effect
 from brickprof.rules.gradflow import GradFlow
+from brickprof.rules.story import Story
 
 BLOCKS = ("embed", "blocks.0", "blocks.1", "blocks.2", "head")
 
@@ -258,3 +262,53 @@ def test_asking_twice_gives_the_same_answer():
     for record in made.records:
         rule.feed(record)
     assert rule.finish(None) == rule.finish(None)
+
+
+# -- the first updates
+
+
+def begun(reach, *, rates=None, steps=(0, 1, 2, 3), loss=1.0, cls="Adam", alive=1.0):
+    """A stack of four layers: gradients of the first against those of the last, look by look."""
+    made = Made(*(f"layers.{layer}.{part}" for layer in range(4) for part in ("attn", "mlp")))
+    group = {"tensors": [1, 2], "betas": [0.9, 0.98]} if cls == "Adam" else {"tensors": [1, 2]}
+    made.event("optimizer_created", 0, optimizer=0, cls=cls, groups=[group])
+    for at in range(40):
+        made.event("loss", at, value=2.0 if at < 3 else loss * 2.0, micro=0, grad_fn="NllLossBackward0")
+        if at in steps:
+            for name in made.numbers:
+                part = int(name.split(".")[1]) / 3
+                size = (reach[steps.index(at)] ** (1 - part)) * (alive if at else 1.0)
+                made.sample("grad", at, name, l2=size)
+        rate = rates(at) if rates is not None else 1e-3 * (1 - at / 50)
+        made.event("optimizer", at, optimizer=0, lr=[rate], count=at + 1)
+    story = Story()
+    for record in made.records:
+        story.feed(record)
+    return warmup_effect.WarmupEffect().judge(story, Terms().contract("C-COSINE-001")).violations
+
+
+LONG = (0, 1, 2, 3, 8, 16, 24, 32)
+
+
+@pytest.mark.parametrize(
+    ("reach", "more", "severity"),
+    [
+        ([1.0, 0.4, 0.2, 0.1], {}, Severity.INFO),
+        ([1.0, 0.4, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1], {"steps": LONG}, Severity.WARNING),
+        ([1.0, 0.4, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1], {"steps": LONG, "loss": 0.1}, None),
+        ([1.0, 0.4, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 1.0], {"steps": (*LONG, 38)}, Severity.WARNING),
+        ([1.0, 0.4, 0.2, 0.1, 0.1, 0.8, 0.9, 1.0], {"steps": LONG}, None),
+        ([1.0, 0.9, 0.8, 0.7], {}, None),
+        ([1e-3, 4e-4, 2e-4, 1e-4], {}, None),
+        ([1.0, 0.4, 0.2, 0.1], {"rates": lambda at: 1e-3 * min(1, (at + 1) / 10)}, None),
+        ([1.0, 0.4, 0.2, 0.1], {"rates": lambda at: 1e-3}, None),
+        ([1.0, 0.4, 0.2, 0.1], {"cls": "SGD"}, None),
+        ([1.0, 0.4, 0.2, 0.1], {"alive": 1e-3}, None),
+    ],
+    ids=["early", "lasting", "learnt all the same", "made good late", "made good", "in proportion",
+         "from the start", "warm-up", "constant", "not adaptive", "all of them"],
+)  # fmt: skip
+def test_first_updates_after_which_gradients_do_not_reach_the_first_layers(reach, more, severity):
+    found = begun(reach, **more)
+    assert [each.severity for each in found] == ([severity] if severity else [])
+    assert all(each.cause == "warmup-missing" for each in found)

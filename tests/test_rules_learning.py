@@ -371,6 +371,16 @@ def test_the_rate_moved_before_the_jump() -> None:
     assert behind(made) == "loss-spike-optimizer"
 
 
+def test_of_jumps_beyond_anything_the_first_is_when_it_was_seen() -> None:
+    """A larger one of the same kind later does not make it later."""
+    rng = np.random.default_rng(3)
+    losses = 1 + 0.05 * rng.standard_normal(300)
+    losses[[40, 120, 250]] = 300.0, 500.0, 900.0
+    found = only(judged(spikes.Spikes, training(losses)))
+    assert (found.severity, found.first_step, found.detected_step) == (Severity.WARNING, 40, 40)
+    assert "at step 250" in found.symptom and "3 such jumps" in found.symptom
+
+
 # -- the loss function
 
 
@@ -405,6 +415,29 @@ SIGMOID = {"min": 0.2, "max": 0.8, "nonnegative": True, "sums_to_one": False, "l
         ("bce", SIGMOID, {"min": 0.0, "max": 1.0}, {}, ""),
         ("mse", SIGMOID, None, {"shapes": [[8, 1], [8, 1]]}, ""),
         ("mse", SCORES, None, {"shapes": [[8, 1], [1]]}, ""),
+        ("bce_logits", SIGMOID, None, {"made_by": "Sigmoid"}, "loss-input-mismatch"),
+        ("bce_logits", SIGMOID, None, {"made_by": None}, ""),
+        ("cross_entropy", SIGMOID, None, {"made_by": "Sigmoid"}, "loss-input-mismatch"),
+        ("cross_entropy", SIGMOID, None, {"made_by": None}, ""),
+        ("ctc", DISTRIBUTION, None, {}, "loss-input-mismatch"),
+        ("ctc", SCORES, None, {}, "loss-input-mismatch"),
+        ("ctc", LOGARITHMS, None, {}, ""),
+        ("ctc", LOGARITHMS | {"max": 0.0, "log_distribution": False}, None, {}, ""),
+        ("multilabel_soft_margin", SIGMOID, {"min": 0.0, "max": 1.0}, {}, "loss-input-mismatch"),
+        ("multilabel_soft_margin", SCORES, {"min": -1.0, "max": 1.0}, {}, "loss-input-mismatch"),
+        ("margin_ranking", SCORES, {"min": 0.0, "max": 1.0, "distinct": 2}, {}, "loss-input-mismatch"),
+        ("cosine", SCORES, {"min": -1.0, "max": 1.0, "distinct": 2}, {}, ""),
+        ("soft_margin", SCORES, {"min": 0.0, "max": 1.0, "distinct": 9}, {}, ""),
+        ("kl_div", LOGARITHMS, LOGARITHMS, {"options": {"log_target": False}}, "loss-input-mismatch"),
+        ("kl_div", LOGARITHMS, LOGARITHMS, {"options": {"log_target": True}}, ""),
+        ("kl_div", LOGARITHMS, DISTRIBUTION, {"options": {"log_target": True}}, "loss-input-mismatch"),
+        ("kl_div", LOGARITHMS, DISTRIBUTION, {"options": {"log_target": False}}, ""),
+        ("kl_div", LOGARITHMS, LOGARITHMS, {}, ""),
+        ("poisson_nll", SIGMOID, None, {"options": {"log_input": True}, "made_by": "Softplus"}, "loss-input-mismatch"),
+        ("poisson_nll", SIGMOID, None, {"options": {"log_input": True}, "made_by": None}, ""),
+        ("poisson_nll", SIGMOID, None, {"options": {"log_input": False}, "made_by": "Exp"}, ""),
+        ("poisson_nll", SCORES, None, {"options": {"log_input": False}}, "loss-input-mismatch"),
+        ("poisson_nll", SCORES, None, {}, ""),
     ],
 )
 def test_what_a_loss_function_is_given(
@@ -413,6 +446,33 @@ def test_what_a_loss_function_is_given(
     result = judged(criterion.Criterion, called(name, given, target, **more))
     assert [violation.cause for violation in result.violations] == ([cause] if cause else [])
     assert result.verdict is (Verdict.FAIL if cause else Verdict.PASS)
+
+
+SPREAD, ONE_NUMBER = {"min": 0.1, "max": 3.0, "std": 0.7}, {"min": 1.0, "max": 1.0, "std": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "requires", "more", "swapped"),
+    [
+        ("gaussian_nll", [True, True, False], {"variance": SPREAD}, True),
+        ("gaussian_nll", [True, True, False], {"variance": ONE_NUMBER}, False),
+        ("gaussian_nll", [True, False, True], {"variance": SPREAD}, False),
+        ("gaussian_nll", [True, True, True], {"variance": SPREAD}, False),
+        ("gaussian_nll", [True, False, False], {"variance": SPREAD}, False),
+        ("bce", [False, True, None], {}, True),
+        ("bce_logits", [False, True, None], {}, True),
+        ("bce_logits", [True, True, None], {}, False),
+        ("poisson_nll", [False, True, None], {}, True),
+        ("cross_entropy", [False, True, None], {"target": SCORES}, True),
+        ("cross_entropy", [False, True, None], {"target": DISTRIBUTION}, False),
+        ("mse", [False, True, None], {}, False),
+        ("kl_div", [False, True, None], {"input": LOGARITHMS}, False),
+    ],
+)
+def test_arguments_in_each_others_place(name: str, requires: list[Any], more: dict[str, Any], swapped: bool) -> None:
+    given, target = more.pop("input", SCORES), more.pop("target", {"min": 0.0, "max": 1.0})
+    result = judged(criterion.Criterion, called(name, given, target, requires=requires, **more))
+    assert [each.cause for each in result.violations] == (["argument-order-swapped"] if swapped else [])
 
 
 # -- sentinels
@@ -568,6 +628,19 @@ def test_mixed_batches_rare_classes_and_adversaries_are_no_sorted_data() -> None
     answers = [step % 2 for step in range(60)]
     for made in (mixed, rare, targets(answers, answers, ("gan.py:3", "gan.py:9"))):
         assert not judged(data_order.DataOrder, made).violations
+
+
+@pytest.mark.parametrize("how", ["learnt", "a model's", "data"])
+def test_targets_that_a_model_makes_say_nothing_of_the_order(how: str) -> None:
+    """They move as it learns: narrow in each batch, and far apart over the run."""
+    made = targets(np.arange(60) * 0.5, np.arange(60) * 0.5 + 1)
+    for event in made.records:
+        if getattr(event, "kind", "") == "criterion":
+            event.fields["target"]["dtype"] = "float32"
+            event.fields["requires"] = [True, how == "learnt", None]
+    for step in range(60):
+        made.event("evaluation", step, model="Target", frequent=how == "a model's", loss=None)
+    assert bool(judged(data_order.DataOrder, made).violations) is (how == "data")
 
 
 # -- inputs

@@ -164,6 +164,34 @@ def test_clipping_before_the_backward_measures_nothing_and_bounds_nothing(rest):
     assert "not there yet" in found.symptom
 
 
+@pytest.mark.parametrize(("tensors", "before", "found"), [(0, 30.0, True), (0, 1.2, False), (3, 30.0, False)])
+def test_clipping_that_is_given_nothing(tensors, before, found):
+    """An iterator that is used up: clipping runs, and no gradient is in it."""
+    made = Made()
+    for at in range(10):
+        if tensors:
+            step(made, at, before=before, after=1.0, clip=1.0)
+            continue
+        made.event("clip", at, norm=0.0, max_norm=1.0, norm_type=2.0, tensors=0, how="norm", late=False)
+        step(made, at, before=before)
+    result = judge(Clip, made)
+    assert [(each.cause, each.severity) for each in result.violations] == (
+        [("grad-clip-not-applied", Severity.ERROR)] if found else []
+    )
+    if found:
+        assert "no tensor at all" in result.violations[0].symptom
+
+
+@pytest.mark.parametrize(("share", "explained"), [(0.02, True), (0.9, False)])
+def test_units_that_stick_in_unbounded_updates_follow_from_them(share, explained):
+    made = Made()
+    for at in range(10):
+        made.event("units", at, brick=2, activation="Sigmoid", units=64, rows=8, dead=None, saturated=share)
+        made.event("clip", at, norm=0.0, max_norm=1.0, norm_type=2.0, tensors=0, how="norm", late=False)
+        step(made, at, before=30.0)
+    assert ("saturated-units" in violation(judge(Clip, made)).explains) is explained
+
+
 def test_clipping_only_when_needed_is_healthy():
     made = Made()
     for at in range(20):

@@ -725,6 +725,28 @@ def test_moments_that_held_something_are_named():
     only(judged(made, "C-GPUINIT-001", "initial_state"), "optimizer-state-uninitialised")
 
 
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        ({"broken": 3}, True),
+        ({"broken": 0, "beyond": 1e9}, True),
+        ({"broken": 0, "beyond": 5.0, "unlike": 0.97, "grown": 400.0}, True),
+        ({"broken": 0, "beyond": 5.0, "unlike": 0.97, "grown": 0.1}, False),
+        ({"broken": 0, "beyond": 5.0, "unlike": 0.3, "grown": 400.0}, False),
+        ({"m_error": 999.0, "v_error": 1e8}, False),
+    ],
+    ids=["no numbers", "beyond", "unlike", "centred gradients", "signs", "a rule of its own"],
+)
+def test_moments_that_no_rule_makes_are_named_in_any_optimizer(row, found):
+    made = Training()
+    made.optimizer()
+    made.train([1e-3] * 3)
+    moments(made, cls="OurAdam", **row)
+    result = judged(made, "C-GPUINIT-001", "initial_state")
+    grave = [each for each in result.violations if each.severity is not Severity.INFO]
+    assert [each.cause for each in grave] == (["optimizer-state-uninitialised"] if found else [])
+
+
 def test_moments_of_torch_and_of_strange_optimizers_are_no_mistake():
     made = Training()
     made.optimizer()

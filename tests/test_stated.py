@@ -16,6 +16,7 @@ from brickprof.contracts.terms import Terms
 from brickprof.contracts.verdicts import Verdict
 from brickprof.probes import stated as stated_probe
 from brickprof.rules import stated
+from brickprof.rules.accumulated import Accumulated
 from brickprof.rules.clipping import Clip
 from brickprof.rules.in_force import InForce
 from brickprof.rules.story import Story
@@ -170,3 +171,50 @@ def test_a_damaged_statement_breaks_nothing():
     for record in made.records:
         story.feed(record)
     assert stated.values(story, 0) == {} and stated.never_clipped(story, 0) is None
+
+
+def accumulating(values, *, micros=1, fed=4, held=0, calls=1, batches=1):
+    made = Made()
+    made.event("stated", 0, source="argparse", values=values)
+    for step in range(20):
+        for _ in range(batches):
+            made.event("batch", step, loader=0, fingerprint=f"{step:x}", samples=fed)
+        for _ in range(calls):
+            made.event("criterion", step, name="mse", value=1.0, grad=True, site="train.py:9")
+        for micro in range(micros):
+            made.event("loss", step, value=1.0, micro=micro, grad_fn="MseLossBackward0")
+        made.event("held", step, optimizer=0, tensors=3, held=held)
+        made.event("optimizer", step, optimizer=0, lr=[0.1], count=step + 1)
+    return judged(Accumulated, made)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["grad_accum", "accumulate", "accum_steps", "gradient_accumulation_steps", "accumulation", "train.grad_acc_steps",
+     "ACCUM", "accumulate_grad_batches", "grad-accum", "num_accumulation_steps", "accum_iter"],
+)  # fmt: skip
+def test_an_accumulation_that_the_script_states_and_nobody_does(key):
+    result = accumulating({key: 8})
+    assert [each.cause for each in result.violations] == ["config-unused"]
+    assert f"{key}: 8" in result.violations[0].symptom
+
+
+@pytest.mark.parametrize(
+    ("values", "more"),
+    [
+        ({"grad_accum": 1}, {}),
+        ({"grad_accum": 8}, {"micros": 8}),
+        ({"grad_accum": 8}, {"calls": 8}),
+        ({"grad_accum": 8}, {"batches": 8}),
+        ({"grad_accum": 8}, {"held": 3}),
+        ({"grad_accum": 8, "batch_size": 4}, {"fed": 32}),
+        ({"grad_accum": 8, "accumulate": 4}, {}),
+        ({"accum_decay": 8, "accumulator": 3, "update_freq": 10, "accumulate_metrics": 5, "accuracy": 9}, {}),
+        ({"grad_accum": 0.9}, {}),
+        ({"grad_accum": True}, {}),
+    ],
+    ids=["one", "done", "one backward of many", "many batches", "cleared later", "drawn at once", "two numbers",
+         "other things", "no count", "a flag"],
+)  # fmt: skip
+def test_an_accumulation_that_is_done_or_that_nobody_states(values, more):
+    assert not accumulating(values, **more).violations

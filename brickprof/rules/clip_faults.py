@@ -33,7 +33,7 @@ RUNAWAY = frozenset({"nonfinite", "exploding", "diverged", "spike"})
 @dataclass(frozen=True, slots=True)
 class Fault:
     kind: str
-    """never, late, empty, sometimes, partial, scaled, per-block, power."""
+    """never, late, nothing, empty, elsewhere, sometimes, partial, scaled, per-block, power."""
     cause: str
     symptom: str
     looks: tuple[Look, ...]

@@ -14,6 +14,7 @@ import numpy as np
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because
+from brickprof.records import Event
 from brickprof.rules import wording
 from brickprof.rules.clip_faults import (
     NOT_APPLIED,
@@ -124,7 +125,7 @@ def _unbounded(
     story: Story, told: Sequence[Look], bound: float | None, declared: Declared | None, contract: Contract
 ) -> Fault | None:
     several = story.names.optimizers(told[0].rank) > 1
-    if bound is None or (several and declared is None):
+    if bound is None or (several and declared is None and not _on_nothing([c for look in told for c in look.clips])):
         return None  # of two optimizers one may be clipped on purpose
     by_value = any(bound_of(clip) is None for look in told for clip in look.clips)
     over = [look for look in told if look.after is not None and look.after > contract.threshold("over") * bound]
@@ -142,12 +143,18 @@ def _after(look: Look) -> float:
     return look.after or 0.0
 
 
+def _on_nothing(clips: Sequence[Event]) -> bool:
+    return bool(clips) and all(whole(clip.fields.get("tensors"), 1) == 0 for clip in clips)
+
+
 def _how(over: Sequence[Look], ran: Sequence[Look]) -> str:
     clips = [clip for look in over for clip in look.clips]
     if not clips:
         return "sometimes"
     if all(late(clip, look.update) for look in over for clip in look.clips):
         return "late"
+    if _on_nothing(clips):
+        return "nothing"
     if all(number(clip.fields.get("norm")) == 0.0 or whole(clip.fields.get("tensors"), 1) == 0 for clip in clips):
         return "empty"
     untouched = [look for look in over if look.clips and 0.99 <= (look.coefficient or 0.0) <= 1.01]
@@ -158,9 +165,12 @@ _REASONS = {
     "never": "no clipping ran between backward and update in {looked}",
     "sometimes": "clipping ran in other steps, and in none of these",
     "late": "clipping ran after the update, in each of them",
+    "nothing": "clipping ran, and was given no tensor at all (an iterator that somebody had used up gives none)",
     "empty": "clipping ran on gradients that were not there yet: it measured 0",
     "elsewhere": "clipping ran, and the gradients that the optimizer used are what backward left",
 }
+
+_CERTAINTY = {"nothing": 0.93, "empty": 0.9}
 
 
 def _told(
@@ -183,8 +193,11 @@ def _told(
         said = f"The configuration says {declared.key}: {declared.value:g}; nothing in the run uses it."
         if kind == "never":
             whys.append(Because("Was a bound wanted?", said, "", (declared.evidence,)))
+    action = RIGHT.format(bound=bound)
+    if kind == "nothing":
+        action = f"Call model.parameters() anew for every clip, or keep a list of it: a generator ends once. {action}"
     return Fault(
-        kind, NOT_APPLIED, symptom, tuple(over), bound, tuple(whys), RIGHT.format(bound=bound), brick=brick,
-        certainty=0.85, evidence=shown,
+        kind, NOT_APPLIED, symptom, tuple(over), bound, tuple(whys), action, brick=brick,
+        certainty=_CERTAINTY.get(kind, 0.85), evidence=shown,
         experiment="Run again with that one line; the norm before clipping then shows the growth without damage.",
     )  # fmt: skip

@@ -17,12 +17,16 @@ from brickprof.rules import clip_faults, clip_reach, stated, wording
 from brickprof.rules.clip_faults import Fault
 from brickprof.rules.handling import Declared, Look, bound_of, declared_bound, looks
 from brickprof.rules.layers import Growth, gradient_growth
+from brickprof.rules.names import number
 from brickprof.rules.story import Story
 
 CLIP, EMBED = "C-CLIP-001", "C-EMBED-GRAD-001"
 NOT_APPLIED, WRONG = "grad-clip-not-applied", "grad-clip-wrong"
 RUNAWAY = frozenset({"nonfinite", "exploding", "diverged", "spike"})
 _EXPLODED = 1e3
+_FAR = 10.0
+_UNITS = frozenset({"dead-units", "saturated-units"})
+_SOUND = 0.5
 
 
 class Clip:
@@ -103,7 +107,8 @@ def described(story: Story, fault: Fault, declared: Declared | None, contract: s
     growth = gradient_growth(story, worst.rank, worst.step)
     exploded = fault.cause == NOT_APPLIED and (worst.before or 0.0) >= _EXPLODED * fault.bound
     evidence = tuple(dict.fromkeys((*(fault.evidence or worst.evidence), *_declaration(declared))))
-    severity = Severity.ERROR if exploded or (declared is not None and fault.kind == "never") else Severity.WARNING
+    grave = exploded or fault.kind == "nothing" or (declared is not None and fault.kind == "never")
+    severity = Severity.ERROR if grave else Severity.WARNING
     if declared is not None and declared.plain and not exploded:
         severity = Severity.WARNING
     return Violation(
@@ -112,7 +117,7 @@ def described(story: Story, fault: Fault, declared: Declared | None, contract: s
         {"question": "Why are the gradients not bounded?", "asked": fault.asked, "bound": fault.bound,
          "norm": worst.before, "exploded": exploded, "kind": fault.kind},
         cause=fault.cause, certainty=_certainty(fault, declared, exploded),
-        explains=_explains(fault, exploded),
+        explains=_explains(fault, exploded) | _units(story, fault, worst),
         whys=(*_growth_why(growth, exploded), *fault.whys), action=fault.action, experiment=fault.experiment,
         static=True,
     )  # fmt: skip
@@ -123,6 +128,16 @@ def _explains(fault: Fault, exploded: bool) -> frozenset[str]:
         return fault.explains
     # Of gradients decades above the bound, everything else that the update did wrong is a detail.
     return RUNAWAY | {"gradient-growth", "hyperparameters"} if exploded else RUNAWAY
+
+
+def _units(story: Story, fault: Fault, worst: Look) -> frozenset[str]:
+    """Units that died or stuck in updates far above the bound, and were sound when the run began."""
+    if fault.cause != NOT_APPLIED or (worst.after or 0.0) < _FAR * fault.bound:
+        return frozenset()
+    units = story.events("units", worst.rank)
+    shares = [share for event in units if event.step == units[0].step for kind in ("dead", "saturated")
+              if (share := number(event.fields.get(kind))) is not None]  # fmt: skip
+    return _UNITS if max(shares, default=0.0) < _SOUND else frozenset()
 
 
 def _declaration(declared: Declared | None) -> tuple[str, ...]:

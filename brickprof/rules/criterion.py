@@ -2,20 +2,20 @@
 
 Enters: the story's ``criterion`` events: what the calls of a loss function were given; and ``shapes`` events: what a
 loss that is written by hand does with values of single samples. Leaves: a softmax before a loss that has its own,
-probabilities or logits where log-probabilities belong, one class, targets outside their range, and shapes that
-broadcast to a table of all pairs. Each is judged over every call that was looked at: one odd batch is not a habit.
+probabilities or logits where log-probabilities belong, rates where their logarithms do, one class, targets outside
+their range, arguments in each other's place, and shapes that broadcast to a table of all pairs. Each is judged over
+every call that was looked at: one odd batch is not a habit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.records import Event
-from brickprof.rules import curves, outcomes, wording
+from brickprof.rules import curves, loss_inputs, outcomes, wording
 from brickprof.rules.names import number, whole
 from brickprof.rules.story import Story
 
@@ -23,19 +23,11 @@ CONTRACT = "C-LOSSFN-001"
 _FOLLOWS = frozenset({"not-learning", "plateau", "diverged", "spike", "nonfinite", "constant-loss", "underfitting"})
 _NAMES = {
     "cross_entropy": "cross_entropy", "nll": "nll_loss", "bce": "binary_cross_entropy", "mse": "mse_loss",
-    "bce_logits": "binary_cross_entropy_with_logits", "l1": "l1_loss", "kl_div": "kl_div",
+    "bce_logits": "binary_cross_entropy_with_logits", "l1": "l1_loss", "kl_div": "kl_div", "ctc": "ctc_loss",
+    "gaussian_nll": "gaussian_nll_loss", "poisson_nll": "poisson_nll_loss", "hinge": "hinge_embedding_loss",
+    "soft_margin": "soft_margin_loss", "multilabel_soft_margin": "multilabel_soft_margin_loss",
+    "cosine": "cosine_embedding_loss", "margin_ranking": "margin_ranking_loss",
 }  # fmt: skip
-_PAIRED = ("mse", "l1", "smooth_l1", "huber")
-
-
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    cause: str
-    seen: str
-    """What the function was given, as the end of a sentence."""
-    follows: str
-    action: str
-    certainty: float
 
 
 class Criterion:
@@ -66,7 +58,7 @@ def _habits(calls: Iterable[Event]) -> Iterator[list[Event]]:
 
 
 def _violations(story: Story, calls: list[Event], rank: int, looks: int) -> list[Violation]:
-    mistake = _mistake(calls, looks)
+    mistake = loss_inputs.find(calls, looks)
     if mistake is None:
         return []
     name = str(calls[0].fields.get("name"))
@@ -86,81 +78,6 @@ def _violations(story: Story, calls: list[Event], rank: int, looks: int) -> list
             mistake.cause, mistake.certainty, _FOLLOWS, (told,), (), mistake.action, static=True,
         )
     ]  # fmt: skip
-
-
-def _mistake(calls: list[Event], looks: int) -> Mistake | None:
-    name = calls[0].fields.get("name")
-    if len(calls) >= looks and name == "cross_entropy" and all(event.fields.get("classes") == 1 for event in calls):
-        return _ONE_CLASS
-    if len(calls) >= looks and name in _PAIRED and all(map(_all_pairs, calls)):
-        return _pairs(calls[0])
-    inputs = [event.fields["input"] for event in calls if isinstance(event.fields.get("input"), dict)]
-    targets = [event.fields["target"] for event in calls if isinstance(event.fields.get("target"), dict)]
-    if len(inputs) < looks:
-        return None
-    return _of_input(str(name), inputs) or _of_target(str(name), targets, looks)
-
-
-def _of_input(name: str, inputs: list[dict[str, Any]]) -> Mistake | None:
-    distribution = all(given.get("sums_to_one") and given.get("nonnegative", True) for given in inputs)
-    logarithms = [given.get("log_distribution") for given in inputs]
-    if name == "cross_entropy" and distribution:
-        return _DOUBLE
-    if name in ("nll", "kl_div") and distribution:
-        return _PROBABILITIES
-    if name == "nll" and all(known is False for known in logarithms):
-        return _RAW
-    if name == "kl_div" and all(known is False for known in logarithms) and any(_above(g, 0.0) for g in inputs):
-        return _RAW
-    if name == "bce_logits" and len(inputs) >= 3 and all(map(_probabilities, inputs)):
-        return _SIGMOID
-    return None
-
-
-def _of_target(name: str, targets: list[dict[str, Any]], looks: int) -> Mistake | None:
-    if name not in ("bce", "bce_logits") or len(targets) < looks:
-        return None
-    outside = [t for t in targets if _above(t, 1.0) or (number(t.get("min")) or 0.0) < 0.0]
-    if len(outside) * 2 < len(targets):
-        return None
-    lowest = min(number(t.get("min")) or 0.0 for t in outside)
-    highest = max(number(t.get("max")) or 0.0 for t in outside)
-    return Mistake(
-        "loss-input-mismatch", f"gets targets from {lowest:.4g} to {highest:.4g}, not from 0 to 1",
-        "outside 0 to 1 it has no lower bound: the loss falls below zero and keeps falling",
-        "Give targets between 0 and 1 (for labels of -1 and 1: (y + 1) / 2).", 0.95,
-    )  # fmt: skip
-
-
-def _above(given: dict[str, Any], bound: float) -> bool:
-    highest = number(given.get("max"))
-    return highest is not None and highest > bound
-
-
-def _probabilities(given: dict[str, Any]) -> bool:
-    low, high = number(given.get("min")), number(given.get("max"))
-    return low is not None and high is not None and 0.0 <= low < high <= 1.0
-
-
-def _all_pairs(event: Event) -> bool:
-    """Whether input and target broadcast to something larger than both: each sample against every other."""
-    shapes = event.fields.get("shapes")
-    if not isinstance(shapes, list) or len(shapes) != 2 or not all(isinstance(shape, list) for shape in shapes):
-        return False
-    one, other = (list(map(int, shape)) for shape in shapes)
-    longest = max(len(one), len(other))
-    padded = [[1] * (longest - len(shape)) + shape for shape in (one, other)]
-    made = [max(a, b) for a, b in zip(*padded, strict=True)]
-    return made not in padded
-
-
-def _pairs(event: Event) -> Mistake:
-    one, other = event.fields["shapes"]
-    return Mistake(
-        "loss-input-mismatch", f"gets an input of shape {one} and a target of shape {other}",
-        "the two broadcast: every output is compared with every target, and the best answer is their mean",
-        "Give both the same shape: output.squeeze(-1), or target.unsqueeze(-1).", 0.97,
-    )  # fmt: skip
 
 
 # -- a loss that is written by hand
@@ -202,13 +119,13 @@ def _twice(story: Story, rank: int, contract: Contract) -> list[Violation]:
     proof = tuple(event.id for event in squashed[:3])
     made_in = next((brick for event in squashed if (brick := whole(event.fields["squashed"].get("brick")))), 0)
     symptom = "the loss takes the log-softmax of what already is a softmax"
-    told = Because("What does that mean for the loss?", wording.sentence(_DOUBLE.follows), "loss", proof)
+    told = Because("What does that mean for the loss?", wording.sentence(loss_inputs.DOUBLE.follows), "loss", proof)
     return [
         Violation(
             CONTRACT, "loss-input", Severity.ERROR, symptom, squashed[0].step, squashed[looks - 1].step,
             story.names.show(story.names.brick(rank, made_in)) if made_in else "loss", "step", rank, proof,
             {"question": "Is the loss given what it expects?", "asked": "What does the loss work on?"},
-            _DOUBLE.cause, 0.95, _FOLLOWS, (told,), (), _DOUBLE.action, static=True,
+            loss_inputs.DOUBLE.cause, 0.95, _FOLLOWS, (told,), (), loss_inputs.DOUBLE.action, static=True,
         )
     ]  # fmt: skip
 
@@ -239,32 +156,5 @@ def _samples(story: Story, event: Event, rank: int) -> Iterator[int]:
         if batch.step == event.step:
             yield whole(batch.fields.get("samples"))
 
-
-_DOUBLE = Mistake(
-    "double-softmax", "gets rows that already are probabilities (they sum to 1)",
-    "it applies softmax once more: between 0 and 1 there is no confident answer, the loss cannot fall to zero and "
-    "gradients are small",
-    "Remove the softmax at the end of the model: cross_entropy expects the raw scores.", 0.96,
-)  # fmt: skip
-_PROBABILITIES = Mistake(
-    "loss-input-mismatch", "gets probabilities where it expects their logarithms",
-    "it takes the probability itself for the log: the loss is bounded at -1 and punishes nothing",
-    "Use log_softmax before it, or cross_entropy on the raw scores.", 0.96,
-)  # fmt: skip
-_RAW = Mistake(
-    "loss-input-mismatch", "gets raw scores where it expects log-probabilities",
-    "nothing normalises them: raising the score of the target lowers the loss without end",
-    "Use log_softmax before it, or cross_entropy on the raw scores.", 0.95,
-)  # fmt: skip
-_SIGMOID = Mistake(
-    "loss-input-mismatch", "gets values that all lie between 0 and 1: a sigmoid was applied already",
-    "it applies sigmoid once more: no answer falls below 0.5, and the loss cannot fall to zero",
-    "Remove the sigmoid at the end of the model, or use binary_cross_entropy.", 0.85,
-)  # fmt: skip
-_ONE_CLASS = Mistake(
-    "loss-input-mismatch", "gets one class to choose from",
-    "the only class always has probability 1: the loss is 0 and no gradient flows",
-    "Use binary_cross_entropy_with_logits for one output, or give the model one output for each class.", 0.97,
-)  # fmt: skip
 
 RULE = Criterion

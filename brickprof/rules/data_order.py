@@ -179,6 +179,8 @@ def _sorted(story: Story, rank: int, contract: Contract) -> list[Violation]:
     calls = [event for event in curves.training_calls(story, rank) if _one_of_its_step(event)]
     if len({event.fields.get("site") for event in calls}) != 1 or _several_a_step(calls):
         return []
+    if _by_a_model(story, rank, calls):
+        return []
     targets = [(event, event.fields["target"]) for event in calls]
     if len(targets) < contract.threshold("looks"):
         return []
@@ -224,9 +226,23 @@ def _one_of_its_step(event: Event) -> bool:
     target = event.fields.get("target")
     if not isinstance(target, dict) or target.get("min") is None or target.get("max") is None:
         return False
+    if _learnt(event):
+        return False
     samples = event.fields.get("fed")  # a batch of one sequence has many targets, and nothing to mix
     few = isinstance(samples, int) and samples < 8
     return not few and whole(event.fields.get("rows")) >= 8 and whole(target.get("looked"), 8) >= 8
+
+
+def _by_a_model(story: Story, rank: int, calls: list[Event]) -> bool:
+    """Whether targets may come from a network that runs without gradients in every step, and move as it learns."""
+    numbers = all("float" in str(event.fields["target"].get("dtype")) for event in calls)
+    return numbers and any(event.fields.get("frequent") for event in story.events("evaluation", rank))
+
+
+def _learnt(event: Event) -> bool:
+    """Whether what stands in the place of the target depends on the parameters: then it says nothing of the data."""
+    requires = event.fields.get("requires")
+    return isinstance(requires, list) and len(requires) > 1 and requires[1] is True
 
 
 def _several_a_step(calls: list[Event]) -> bool:

@@ -2,7 +2,8 @@
 
 Enters: a story. Leaves: one violation for each optimizer whose moments held something before the first update, or do
 not follow from its gradients: m = (1 - b1) g and v = (1 - b2) g^2 after one update, and v is never below zero. An
-optimizer that is none of torch's may have a rule of its own: there, only what was there before counts.
+optimizer that is none of torch's may have a rule of its own: there, only what was there before counts, and what no rule
+makes of finite gradients: no numbers, millions of times their size, or a moment that has nothing of gradient or weight.
 """
 
 from __future__ import annotations
@@ -47,35 +48,47 @@ def _judged(story: Story, event: Event, contract: Contract) -> Iterator[Violatio
     stale = [] if _restored(story, event) else [row for row in rows if row.get("stale")]
     negative = [row for row in rows if (low := number(row.get("v_min"))) is not None and low < 0]
     wrong = [row for row in rows if _strange(row, most)]
+    made_up = [row for row in rows if _made_up(row, contract)]
     share = contract.threshold("share_of_tensors")
-    if stale or negative or (wrong and len(wrong) >= share * len(rows)):
-        yield _violation(story, event, stale, negative, wrong, len(rows))
+    if stale or negative or made_up or (wrong and len(wrong) >= share * len(rows)):
+        yield _violation(story, event, stale, made_up, negative, wrong, len(rows))
+
+
+def _made_up(row: dict[str, Any], contract: Contract) -> bool:
+    """Whether a moment that began in this update holds what no rule makes of its gradients."""
+    beyond = _error(row, "beyond") >= contract.threshold("beyond")
+    strange = _error(row, "unlike") >= contract.threshold("unlike")
+    return bool(row.get("broken")) or beyond or (strange and _error(row, "grown") >= contract.threshold("grown"))
 
 
 def _violation(
-    story: Story, event: Event, stale: list[dict[str, Any]], negative: list[dict[str, Any]],
-    wrong: list[dict[str, Any]], looked: int,
+    story: Story, event: Event, stale: list[dict[str, Any]], made_up: list[dict[str, Any]],
+    negative: list[dict[str, Any]], wrong: list[dict[str, Any]], looked: int,
 ) -> Violation:  # fmt: skip
     cls = str(event.fields.get("cls") or "the optimizer")
-    shown = stale or negative or wrong
+    shown = stale or made_up or negative or wrong
     tensor = story.names.tensor(event.rank, whole(shown[0].get("tensor"), -1))
     of = f"{len(shown)} of {wording.count(looked, 'tensor')}"
     if stale:
         symptom = f"the moments of {of} held values before the first update of {cls}"
+    elif made_up:
+        symptom = f"the moments of {of} hold after the first update of {cls} what its gradients did not bring: "
+        symptom += _strangest(made_up)
     elif negative:
         symptom = f"the second moment of {of} is negative after the first update that was seen"
     else:
         worst = max(max(_error(row, "m_error"), _error(row, "v_error")) for row in wrong)
         symptom = f"the moments of {of} do not follow from their gradients: off by {worst:.3g} of their size"
+    begun = bool(stale or made_up)
     finding = (
         f"{story.names.show_tensor(tensor)}: "
-        + ("the state was not zero when it was first used" if stale else "m and v are not (1 - b1) g and (1 - b2) g^2")
+        + ("m and v are not (1 - b1) g and (1 - b2) g^2", "the state was not zero when it was first used")[begun]
         + ": memory that was used before, or a state that was made without being cleared."
     )
-    sure = bool(stale) or cls in _KNOWN
+    sure = begun or cls in _KNOWN
     fresh = bool(stale) or whole(event.fields.get("count"), 1) <= 1
     # An optimizer of one's own may take its memory from where others write: then the state is a symptom.
-    certainty = (0.95 if cls in _KNOWN else 0.88) if stale else 0.85 if fresh else 0.6
+    certainty = (0.95 if cls in _KNOWN else 0.88) if stale else 0.9 if made_up else 0.85 if fresh else 0.6
     return Violation(
         CONTRACT, "optimizer-state", Severity.ERROR if sure else Severity.INFO, symptom, event.step, event.step, "",
         "optimizer", event.rank, (event.id,), {"question": "Is the first update made of the gradients?",
@@ -85,6 +98,16 @@ def _violation(
         action="Make the moments with torch.zeros_like (not torch.empty, not memory from a pool that is not cleared).",
         static=True,
     )  # fmt: skip
+
+
+def _strangest(rows: list[dict[str, Any]]) -> str:
+    broken = sum(whole(row.get("broken"), 0) for row in rows)
+    if broken:
+        return f"{wording.count(broken, 'element')} of those looked at are no finite numbers"
+    beyond = max(_error(row, "beyond") for row in rows)
+    if beyond > 1e3:
+        return f"{beyond:.3g} times the largest gradient or weight"
+    return f"{max(_error(row, 'unlike') for row in rows) * 100:.0f} % of it is neither gradient nor weight"
 
 
 def _strange(row: dict[str, Any], most: float) -> bool:

@@ -114,7 +114,8 @@ def _violation(story: Story, curve: Curve, contract: Contract) -> Violation | No
     lasting = [jump for jump in found if _lasting(jump, left, contract) and not _learns_again(story, curve, jump)]
     often = len(found) >= contract.threshold("often") and not curve.phases and _apart(curve, found, contract)
     worst = lasting[0] if lasting else max(found, key=lambda jump: jump.peak - jump.before)
-    extreme = worst.peak > contract.threshold("extreme") * max(curve.start, worst.before) and not curve.signed
+    far = [jump for jump in found if _is_extreme(curve, jump, contract)]
+    extreme = worst in far
     block = _block(curve, worst)
     driven = worst.back is None and _rate_leapt(story, curve, worst, contract)
     severity = (
@@ -122,9 +123,11 @@ def _violation(story: Story, curve: Curve, contract: Contract) -> Violation | No
     )
     if severity is Severity.INFO and (after := _after_a_leap(story, curve, contract)) is not None:
         return after
-    first = found[0] if often and not lasting else worst
+    first = found[0] if often and not lasting else far[0] if extreme and not lasting else worst
     seen = (
-        first.place
+        far[0].place
+        if extreme and not lasting
+        else first.place
         if extreme or driven
         else first.place + int(contract.threshold("recovery"))
         if lasting
@@ -142,6 +145,11 @@ def _violation(story: Story, curve: Curve, contract: Contract) -> Violation | No
         CONTRACT, "spike", severity, _told(curve, worst, len(found)), curve.step(first.place),
         curve.step(min(seen, len(curve) - 1)), "loss", "step", curve.track.rank, proof, details,
     )  # fmt: skip
+
+
+def _is_extreme(curve: Curve, jump: Jump, contract: Contract) -> bool:
+    """Whether a jump leaves even the loss of an untrained model far behind: one look at it is enough."""
+    return jump.peak > contract.threshold("extreme") * max(curve.start, jump.before) and not curve.signed
 
 
 def _after_a_leap(story: Story, curve: Curve, contract: Contract) -> Violation | None:

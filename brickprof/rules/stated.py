@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from brickprof.contracts.spellings import Setting
 from brickprof.contracts.verdicts import Because, Severity, Violation
 from brickprof.rules.handling import Declared, is_bound, plain_number
 from brickprof.rules.names import number, whole
@@ -20,6 +21,12 @@ from brickprof.rules.story import Story
 CLIP, CONFIG = "C-CLIP-001", "C-CONFIG-001"
 _EXPLODED, _LOST = 100.0, 10.0
 _UNTOUCHED = 0.99
+_WORDS = re.compile(r"[^a-z0-9.]+")
+_ACCUMULATION = re.compile(
+    r"(^|[._])(n_|num_)?((grads?|gradients?)_?acc|(grads?_?|gradients?_?)?accum(ulat(e|ed|ion|ing))?)"
+    r"(_?(grads?|gradients?))?(_?(steps?|iters?|iterations|batches|microbatches|micro_batches|every|factor|freq|count))?$"
+)
+_MOST_BACKWARDS = 4096
 _DROPOUT = re.compile(r"(^|[._])(dropout|dropout_(rate|prob|p)|drop_(rate|prob)|p_drop(out)?)$", re.IGNORECASE)
 
 
@@ -69,6 +76,15 @@ def never_clipped(story: Story, rank: int) -> Violation | None:
                       "nothing called clip_grad_norm_ in this run: what should do it is not reached.", "", evidence),),
         action="Call clip_grad_norm_ between backward and the update, and see that it runs.",
     )  # fmt: skip
+
+
+def accumulation(story: Story, rank: int) -> Setting | None:
+    """How many backwards the script says make an update, where it says so, and always the same."""
+    named = {key: (value, at) for key, (value, at) in values(story, rank).items()
+             if _ACCUMULATION.search(_WORDS.sub("_", key.lower()))}  # fmt: skip
+    known = [Setting("accumulation", value, key, source=at) for key, (value, at) in named.items()
+             if type(value) is int and 1 < value <= _MOST_BACKWARDS]  # fmt: skip
+    return known[0] if len(known) == len(named) and len({each.value for each in known}) == 1 else None
 
 
 def no_dropout(story: Story, rank: int) -> Iterator[Violation]:

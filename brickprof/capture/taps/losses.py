@@ -25,7 +25,11 @@ _NAMES = {
     "poisson_nll_loss": "poisson_nll", "hinge_embedding_loss": "hinge", "soft_margin_loss": "soft_margin",
     "multi_margin_loss": "multi_margin", "multilabel_soft_margin_loss": "multilabel_soft_margin",
     "triplet_margin_loss": "triplet", "cosine_embedding_loss": "cosine", "margin_ranking_loss": "margin_ranking",
+    "ctc_loss": "ctc", "multilabel_margin_loss": "multilabel_margin",
+    "triplet_margin_with_distance_loss": "triplet_distance",
 }  # fmt: skip
+_OPTIONS = {"kl_div": ("log_target",), "poisson_nll_loss": ("log_input",)}
+"""Flags that say in which form a function expects what it is given."""
 _compiling = torch.compiler.is_compiling
 _grad_on = torch.is_grad_enabled
 
@@ -39,6 +43,9 @@ class Call(NamedTuple):
     result: Any
     reduction: str
     ignore_index: int | None
+    variance: Any = None
+    """What a Gaussian likelihood takes for the variance."""
+    options: dict[str, bool] | None = None
 
 
 def install(replace: Replace) -> None:
@@ -51,6 +58,7 @@ def _tap(original: Any, name: str) -> Any:
     order = list(inspect.signature(original).parameters)
     ignores = order.index("ignore_index") if "ignore_index" in order else None
     reduces = order.index("reduction")
+    flags = {flag: inspect.signature(original).parameters[flag].default for flag in _OPTIONS.get(original.__name__, ())}
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if _compiling():
@@ -70,7 +78,10 @@ def _tap(original: Any, name: str) -> Any:
         given = dict(zip(order, args, strict=False)) | kwargs
         reduction = str(given.get(order[reduces], "mean"))
         ignored = None if ignores is None else given.get(order[ignores], -100)
-        told = Call(name, given.get(order[0]), given.get("target"), result, reduction, ignored)
+        options = {flag: bool(given.get(flag, usual)) for flag, usual in flags.items()} or None
+        told = Call(
+            name, given.get(order[0]), given.get("target"), result, reduction, ignored, given.get("var"), options
+        )
         if _grad_on():
             hub.emit("criterion", told)
         else:
