@@ -35,7 +35,7 @@ class WarmupEffect:
         rank = story.ranks[0]
         grid = story.grid("grad", rank)
         if len(grid) < _FEWEST or grid.steps[0] != 0 or not _begins_at_its_peak(story, rank):
-            return outcomes.vacuous(contract, "no schedule begins at its peak, or the first updates were not looked at")
+            return outcomes.unjudged(contract, "no schedule begins at its peak, or the first updates were not seen")
         for stack in layers.stacks(story, grid):
             violation = _cut_off(story, rank, grid, stack, contract) if stack.composite else None
             if violation is not None:
