@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from brickprof.bricks import Brick, Kind
-from brickprof.capture import graph, models
+from brickprof.capture import graph, models, ranges
 from brickprof.capture.book import Book, owned
 from brickprof.capture.budgets import Budgets
 from brickprof.capture.by_hand import ByHand
@@ -74,6 +74,7 @@ class Session:
         self.pulse = Pulse(folder)
         self.clock = DeviceClock(self.journal.span, Budgets(self._unsteady).learn)
         self.trace = Trace(self.journal, self.pulse, self.clock)
+        self.trace.ranges = ranges.wanted(self.journal.bricks)
         self.steps = StepClock()
         self.cadence = Cadence(settings.level, settings.overhead, settings.deep_at, settings.escalation_steps)
         self.on = self.cadence.begin(0)

@@ -18,6 +18,7 @@ from brickprof.records import PHASES
 
 if TYPE_CHECKING:
     from brickprof.capture.device_clock import DeviceClock, Mark
+    from brickprof.capture.ranges import Ranges
     from brickprof.journal import Journal
 
 PHASE = {name: number for number, name in enumerate(PHASES)}
@@ -33,12 +34,14 @@ Open = tuple[int, int, int, int, "Mark | None"]  # id, brick, phase, start, and 
 
 
 class Trace:
-    __slots__ = ("_journal", "_marks", "_next", "_open", "clock", "kept", "micro", "pulse", "step", "step_id")
+    __slots__ = ("_journal", "_marks", "_next", "_open", "clock", "kept", "micro", "pulse", "ranges", "step", "step_id")
 
     def __init__(self, journal: Journal, pulse: pulses.Pulse, clock: DeviceClock) -> None:
         self._journal = journal
         self.pulse = pulse
         self.clock = clock
+        self.ranges: Ranges | None = None
+        """The same nest for Nsight, where somebody looks."""
         self.kept: list[tuple[Any, ...]] | None = None
         """Rows as they are written, while somebody wants to know what surrounds what."""
         self._next = 1
@@ -59,6 +62,8 @@ class Trace:
         self._next = number + 1
         self._open.append((number, brick, phase, now(), self.clock.mark() if self.clock.running else None))
         self.pulse.enter(brick, _SHOWN.get(phase, 0))
+        if self.ranges is not None:
+            self.ranges.push(brick)
         return number
 
     def close(self, number: int, *, write: bool, attributes: str | None = None) -> int:
@@ -70,6 +75,8 @@ class Trace:
         while stack:
             opened = stack.pop()
             self.pulse.leave(_SHOWN.get(stack[-1][2], 0) if stack else 0)
+            if self.ranges is not None:
+                self.ranges.pop(len(stack))
             if opened[0] == number:
                 self.pulse.beat(end)
                 if write:
@@ -125,5 +132,9 @@ class Trace:
         kept = [(*opened[:4], None) for opened in self._open if opened[2] == PHASE["user"]]
         self._open[:] = kept
         self.pulse.depth = 0
+        if self.ranges is not None:
+            self.ranges.pop(0)
         for _, brick, phase, _, _ in kept:
             self.pulse.enter(brick, _SHOWN[phase])
+            if self.ranges is not None:
+                self.ranges.push(brick)

@@ -26,7 +26,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -159,6 +159,11 @@ class Journal:
         self._sample_rows.append(row)
         if len(self._sample_rows) == 1:
             self._bell.ring()
+
+    @property
+    def bricks(self) -> Mapping[Brick, int]:
+        """All bricks so far, with their numbers."""
+        return self._bricks
 
     def brick(self, brick: Brick) -> int:
         """The number of ``brick`` in this journal, from 1."""
