@@ -188,6 +188,8 @@ class SwallowedProbe(Probe):
         self._handles: list[Any] = []
         self._tracer: Tracer | None = None
         self._looks = self._tries = 0
+        self._frames = _frames()
+        """What had been compiled in this process before the training began has its graph already."""
         self._tried = 0
         """The step that was last looked at, or tried to be. Never the first one: whatever warms up does so there."""
         self._opened = 0
@@ -222,7 +224,7 @@ class SwallowedProbe(Probe):
     def _hook(self) -> None:
         self._unhook()
         roots = [root for model in self.session.models if (root := model.root()) is not None]
-        if not self._wanted() or _anything_compiled(roots):
+        if not self._wanted() or _frames() > self._frames or _compiled(roots):
             self._give_up()
             return
         self._handles = [root.register_forward_pre_hook(_Begin(self)) for root in roots]
@@ -319,7 +321,11 @@ def _places(watched: list[models.Model]) -> dict[int, Place]:
     }
 
 
-def _anything_compiled(roots: list[nn.Module]) -> bool:
-    """Whether hooks would be traced into a graph: a module of these is compiled, or frames of the process were."""
-    frames = getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COUNTER", 0)
-    return bool(frames) or any(models.compiled(module) for root in roots for module in root.modules())
+def _frames() -> int:
+    """How many frames torch.compile has looked at in this process."""
+    return int(getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COUNTER", 0))
+
+
+def _compiled(roots: list[nn.Module]) -> bool:
+    """Whether hooks would be traced into a graph."""
+    return any(models.compiled(module) for root in roots for module in root.modules())
