@@ -192,6 +192,7 @@ def _norm(parameters: list[torch.Tensor]) -> torch.Tensor | None:
     grads = [grad for grad in grads if grad.layout is torch.strided and tensors.watchable(grad)]
     if not grads or len({grad.device for grad in grads}) > 1:
         return None
-    norms: list[torch.Tensor] = list(torch._foreach_norm(grads, 2, dtype=torch.float32))
+    wide = torch.float64 if any(grad.dtype is torch.float64 for grad in grads) else torch.float32
+    norms: list[torch.Tensor] = list(torch._foreach_norm(grads, 2, dtype=wide))
     total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return total

@@ -480,6 +480,21 @@ def test_tied_weights(how: str, tmp_path: Path) -> None:
     assert each["same_storage"] is (how == "shared")
 
 
+@pytest.mark.parametrize("mixed", [True, False])
+def test_models_in_double_precision_switch_no_probe_off(tmp_path: Path, mixed: bool) -> None:
+    def body() -> None:
+        one, other = nn.Linear(4, 4).double(), nn.Linear(4, 1)
+        model = nn.ModuleList([one, other if mixed else other.double()])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            hidden = one(torch.ones(2, 4, dtype=torch.float64))
+            other(hidden.to(other.weight.dtype)).square().mean().backward()
+            optimizer.step()
+
+    recorded(tmp_path, body)  # which looks for probes that were switched off
+
+
 def test_gradients_that_are_missing_zero_or_nobodys_are_named(tmp_path: Path) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
