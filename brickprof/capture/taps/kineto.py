@@ -10,8 +10,10 @@ There is one profiler in a process: nothing is begun while somebody else's is on
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +21,7 @@ from torch.autograd import profiler
 
 from brickprof.clock import now
 
+_SAY_LITTLE = "9"
 _LAUNCHES = ("Launch", "Memcpy", "Memset")
 
 
@@ -47,8 +50,9 @@ class Window:
             return False
         self._shift = now() - time.time_ns()
         profile = profiler.profile(use_cpu=False, use_device="cuda", use_kineto=True)
-        profile._prepare_trace()
-        profile._start_trace()
+        with _without_its_log():
+            profile._prepare_trace()
+            profile._start_trace()
         self._profile = profile
         return True
 
@@ -59,6 +63,20 @@ class Window:
         self._profile = None
         results = torch._C._autograd._disable_profiler()
         return found(results.events(), self._shift)
+
+
+@contextlib.contextmanager
+def _without_its_log() -> Iterator[None]:
+    """The profiler says on stderr that it begins, which is the script's; it reads how much to say when it is first
+    begun."""
+    if "KINETO_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["KINETO_LOG_LEVEL"] = _SAY_LITTLE
+    try:
+        yield
+    finally:
+        os.environ.pop("KINETO_LOG_LEVEL", None)
 
 
 def found(events: Iterable[Any], shift: int = 0) -> list[Ran]:

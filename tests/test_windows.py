@@ -1,0 +1,96 @@
+"""Kernels of any script, from the events of a profiler that is played here."""
+
+from __future__ import annotations
+
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from brickprof.bricks import Kind
+from brickprof.capture.taps import kineto
+from brickprof.capture.taps.kineto import Ran
+from brickprof.capture.trace import PHASE
+from brickprof.probes import windows
+
+
+class Event:
+    def __init__(self, name, start, length, correlation, *, cpu=False, stream=7, size=0, note=False):
+        import torch
+
+        kinds = torch._C._autograd.DeviceType
+        self.name, self.start_ns, self.duration_ns = (lambda: name), (lambda: start), (lambda: length)
+        self.correlation_id, self.device_type = (lambda: correlation), (lambda: kinds.CPU if cpu else kinds.CUDA)
+        self.device_resource_id, self.nbytes, self.is_user_annotation = (lambda: stream), (lambda: size), (lambda: note)
+
+
+EVENTS = [
+    Event("cudaLaunchKernel", 100, 5, 1, cpu=True),
+    Event("cudaMemcpyAsync", 300, 5, 2, cpu=True),
+    Event("cudaStreamIsCapturing", 90, 1, 1, cpu=True),
+    Event("Memcpy HtoD (Pinned -> Device)", 900, 40, 2, size=4096),
+    Event("gemm", 500, 200, 1),
+    Event("my own range", 400, 900, 9, note=True),
+    Event("late", 990, 10, 3),
+]
+
+
+def test_what_ran_has_the_time_of_the_call_that_asked_for_it():
+    gemm, copy, late = kineto.found(EVENTS, shift=1000)
+    assert gemm == Ran("gemm", 1100, 1500, 200, 7, 0)
+    assert (copy.launched_ns, copy.bytes) == (1300, 4096)
+    assert late.launched_ns == late.start_ns  # nobody was seen to ask for it
+
+
+def test_a_moment_lies_in_the_innermost_span():
+    places = windows.Places([(0, 100, 1, 5), (10, 50, 2, 6), (20, 30, 3, 7), (60, 90, 4, 8)])
+    assert [places.around(at, default=(9, 9))[0] for at in (5, 15, 25, 40, 55, 70, 100)] == [1, 2, 3, 2, 1, 4, 9]
+
+
+@pytest.mark.parametrize(
+    ("spans", "busy"), [([(0, 10)], 10), ([(0, 10), (5, 10)], 15), ([(0, 30), (5, 10), (50, 5)], 35), ([], 0)]
+)
+def test_streams_that_work_side_by_side_count_once(spans, busy):
+    assert windows.busy([Ran("k", 0, start, length, 0, 0) for start, length in spans]) == busy
+
+
+def test_kernels_and_copies_become_spans_in_their_blocks():
+    rows, facts, bricks = [], [], []
+
+    def number(brick):
+        bricks.append(brick)
+        return len(bricks)
+
+    session = SimpleNamespace(
+        journal=SimpleNamespace(span=rows.append, brick=number),
+        trace=SimpleNamespace(new_id=lambda: 50, kept=None),
+        fact=lambda kind, fields, **_: facts.append((kind, fields)),
+    )
+    probe = windows.WindowsProbe(session)
+    probe._step = 12
+    whole = (1, 0, 1, PHASE["step"], 12, 0, 0, 1000, None, None, None)
+    block = (2, 1, 2, PHASE["forward"], 12, 0, 50, 200, None, None, None)
+    probe._spans = [block, whole]
+    probe._write([*kineto.found(EVENTS[:-1]), Ran("of the next step", 2000, 2100, 5, 7, 0)])
+    kernel, copy = rows
+    assert (kernel[1], kernel[3], kernel[8]) == (2, PHASE["forward"], 200)
+    assert (copy[1], json.loads(copy[10])["bytes"]) == (1, 4096)
+    assert [brick.kind for brick in bricks] == [Kind.KERNEL, Kind.TRANSFER] and bricks[1].path == "H2D"
+    ((kind, told),) = facts
+    assert kind == "window" and (told["kernels"], told["busy_ns"], told["step_ns"]) == (2, 240, 1000)
+
+
+def test_nothing_without_the_step_it_was_opened_for():
+    probe = windows.WindowsProbe(SimpleNamespace(journal=None, trace=None))
+    probe._write([Ran("k", 0, 0, 1, 0, 0)])  # writes to nobody
+
+
+@pytest.mark.parametrize("given", [None, "2"])
+def test_the_environment_is_as_it_was(monkeypatch, given):
+    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
+    if given:
+        monkeypatch.setenv("KINETO_LOG_LEVEL", given)
+    with kineto._without_its_log():
+        assert os.environ["KINETO_LOG_LEVEL"] == (given or "9")
+    assert os.environ.get("KINETO_LOG_LEVEL") == given
