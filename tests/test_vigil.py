@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import brickprof
 from brickprof.capture import vigil as module
+from brickprof.capture.backlog import Backlog
 from brickprof.capture.fused import Table
 from brickprof.capture.vigil import Vigil
 
@@ -35,9 +37,11 @@ class Fused:
 
 
 def session(level="standard", typical=30e6):
-    readback = SimpleNamespace(read=lambda tensor, done: done(tensor))
+    readback = SimpleNamespace(read=lambda tensor, done: done(tensor), late=lambda stamp: False)
+    paid: list[int] = []
     return SimpleNamespace(
-        step=0, fused=Fused(), readback=readback, settings=SimpleNamespace(level=level),
+        step=0, paid=paid, pay=paid.append, backlog=Backlog(), fused=Fused(), readback=readback,
+        settings=SimpleNamespace(level=level),
         cadence=SimpleNamespace(budget=0.01, typical_ns=typical),
     )  # fmt: skip
 
@@ -80,10 +84,54 @@ def test_an_update_after_a_clip_is_not_looked_at_again():
     assert len(seen) == 1
 
 
+def test_an_optimizer_that_holds_the_same_in_another_order_is_not_looked_at_again():
+    over, given = session(), parameters(4)
+    watch, seen = kept(over, given, 1)
+    watch.take([given[2], given[0], given[3], given[1]])
+    assert len(seen) == 1
+
+
+def test_two_optimizers_of_one_step_are_both_looked_at():
+    over, larger, smaller = session(), parameters(4), parameters(2)
+    watch, seen = kept(over, larger, 1)
+    watch.take(smaller)
+    assert [len(rows) for _, _, rows in seen] == [4, 2]
+
+
+def ticking(monkeypatch, costs):
+    """A clock: look number n takes ``costs(n)`` nanoseconds."""
+    now = [0, 0]
+
+    def counter():
+        if now[1] % 2:
+            now[0] += costs(now[1] // 2)
+        now[1] += 1
+        return now[0]
+
+    monkeypatch.setattr(module, "_counter", counter)
+
+
+def test_waiting_for_a_device_that_is_behind_is_no_reason_to_look_more_rarely(monkeypatch):
+    ticking(monkeypatch, lambda look: 100_000 if look == 3 else 9_000_000)
+    over = session()
+    over.readback.late = lambda stamp: True
+    watch, _ = kept(over, parameters(), 64)
+    assert watch.stride == 1
+    assert over.paid[4:] == [200_000 - 9_000_000] * 60
+
+
+def test_a_look_that_is_dear_in_itself_is_taken_more_rarely_and_paid_for(monkeypatch):
+    ticking(monkeypatch, lambda look: 900_000)
+    over = session()
+    watch, _ = kept(over, parameters(), 200)
+    assert watch.stride == 8 and not any(over.paid)
+
+
 @pytest.mark.parametrize(
     ("level", "device", "stride"), [("standard", 150e3, 1), ("standard", 900e3, 4), ("light", 150e3, 4)]
 )
-def test_it_is_kept_as_often_as_the_budget_allows(level, device, stride):
+def test_it_is_kept_as_often_as_the_budget_allows(monkeypatch, level, device, stride):
+    ticking(monkeypatch, lambda look: 50_000)
     over = session(level)
     over.fused.device = device
     watch, _ = kept(over, parameters(), 200)
@@ -107,3 +155,22 @@ def test_many_groups_of_parameters_do_not_each_get_a_table():
         over.step = step
         watch.take(given)
     assert len(over.fused.looked) == 4
+
+
+@pytest.mark.parametrize("clip", [True, False])
+def test_it_is_asked_in_every_step_that_nobody_looks_at(tmp_path, monkeypatch, clip):
+    """With and without clipping: the update itself is reason enough."""
+    net = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    asked: list[int] = []
+    monkeypatch.setattr(Vigil, "take", lambda self, given: asked.append(self._session.step))
+    with brickprof.attach(net, out=tmp_path, overhead="0.01%"):
+        for _ in range(300):
+            optimizer.zero_grad()
+            net(torch.ones(2, 4)).mean().backward()
+            if clip:
+                torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimizer.step()
+    unwatched = [step for step in range(200, 256) if step in asked]
+    assert len(unwatched) >= 50

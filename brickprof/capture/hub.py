@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from brickprof.capture.book import owned
 from brickprof.capture.session import Session
 
 Factory = Callable[[], Session | None]
@@ -115,6 +116,18 @@ def pass_clip(parameters: list[Any]) -> None:
             start = _counter()
             try:
                 session.vigil(parameters, clipping=True)
+            except Exception as error:
+                _failed(session, error)
+            session.pay(_counter() - start)
+
+
+def pass_update(optimizer: Any) -> None:
+    """An optimizer is about to step in a step that nobody looks at."""
+    for session in sessions:
+        if session.vigil is not None:
+            start = _counter()
+            try:
+                session.vigil(owned(optimizer))
             except Exception as error:
                 _failed(session, error)
             session.pay(_counter() - start)

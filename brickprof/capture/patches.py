@@ -164,8 +164,12 @@ def _patch_optimizers() -> None:
 
 def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
     # Where nobody looks, the end says enough. An optimizer that computes gradients itself is another matter.
-    if not _compiling() and (hub.listening or len(_args) > 1 or _kwargs):
+    if _compiling():
+        return
+    if hub.listening or len(_args) > 1 or _kwargs:
         hub.send("optimizer_begin", stepping)
+    elif torch.cuda.is_initialized():
+        hub.pass_update(stepping)
 
 
 def _optimizer_end(stepping: Any, _args: Any, _kwargs: Any) -> None:

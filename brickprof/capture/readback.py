@@ -146,6 +146,13 @@ class Readback:
     def busy(self) -> bool:
         return bool(self._waiting or self._scalars)
 
+    def late(self, stamp: int) -> bool:
+        """Whether the device has yet to do what it was given before ``stamp``."""
+        if not self._waiting:
+            return False
+        mark, _, _, _, taken = self._waiting[0]
+        return 0 < taken < stamp and not mark.query()
+
     @property
     def ripe(self) -> bool:
         """Whether enough single numbers wait to be worth a mark."""

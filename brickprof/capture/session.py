@@ -25,6 +25,7 @@ import torch
 
 from brickprof.bricks import Brick, Kind
 from brickprof.capture import graph, models, ranges
+from brickprof.capture.backlog import Backlog
 from brickprof.capture.book import Book, owned
 from brickprof.capture.budgets import Budgets
 from brickprof.capture.by_hand import ByHand
@@ -93,6 +94,7 @@ class Session:
         self.expecting = False
         """Whether a probe wants to be told of the next backward, also in a step that nobody looks at."""
         self.vigil: Callable[..., None] | None = None
+        self.backlog = Backlog()
         """Looks at an optimizer's gradients also in a step that nobody looks at, where that costs next to nothing."""
         self.dispatch = Dispatch(self.fact)
         self.readback = Readback(self.spend, self.journal.date)
@@ -399,11 +401,11 @@ class Session:
 
     def _leave(self, wall: int) -> None:
         spent, self._spent = self._spent, 0
-        self._total_spent += spent
         if self.looking:
             self.emit("step_end", self.step)
+            spent = self._learn_costs(wall, spent)
             self._write_step_span(wall, spent)
-            self._learn_costs(spent)
+        self._total_spent += spent
         self._read_back(self._step_started)
         if not self.looking:
             self.cadence.idled(wall, spent)
@@ -461,10 +463,11 @@ class Session:
         except Exception as error:
             self.failed("readback", error)
 
-    def _learn_costs(self, spent: int) -> None:
+    def _learn_costs(self, wall: int, spent: int) -> int:
+        """What of ``spent`` was our own, in a step that was looked at."""
         ways, self._ways = self._ways, {}
         if self.on.deep or not self.step or self.step <= self.cadence.deep_until:
-            return
+            return spent
         # What no way was charged with (signals, hooks, events) belongs to the one that the step was looked at for.
         rest = max(spent - sum(ways.values()) - self.cadence.idle_ns, 0.0)
         on = self.on
@@ -472,8 +475,12 @@ class Session:
             "facts" if on.facts else "spans" if on.spans else "blocks" if on.blocks else "guard" if on.guard else "full"
         )
         ways[owner] = ways.get(owner, 0) + int(rest)
+        behind, held_up = self.readback.late(now() - wall), 0.0
         for way, ns in ways.items():
-            self.cadence.measured(way, ns)
+            ours = self.backlog.cost(way, ns, behind=behind)
+            held_up += ns - ours
+            self.cadence.measured(way, ours)
+        return int(max(spent - held_up, 0))
 
     def _write_step_span(self, wall: int, spent: int) -> None:
         if self.tracing:

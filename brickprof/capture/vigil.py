@@ -6,6 +6,8 @@ copy brings the numbers home, and nobody waits.
 
 It is kept in every step where that costs next to nothing, every so many steps where it would cost more, and not at all
 where the kernel does not run: on a host a norm of every gradient would cost a part of the step that is missed.
+
+What it costs the host is what it took when nothing was in its way (see ``backlog``).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import torch
 
 from brickprof.capture import tensors
 from brickprof.capture.surroundings import hands_off
+from brickprof.clock import now
 
 if TYPE_CHECKING:
     from brickprof.capture.session import Session
@@ -26,10 +29,17 @@ _SHARE = {"light": 0.15, "standard": 0.75, "deep": 1.0}
 """Of the budget; the rest is for all other looks."""
 _LONGEST = 64
 _RECKON = 16
+_USUAL = 1.25
+"""A look takes so many times the quickest one."""
 _MOST_GROUPS = 4
 _PLAIN = {torch.Tensor}
 _counter = time.perf_counter_ns
 Arrived = Callable[[int, Sequence[torch.Tensor], Any], None]
+
+
+def _within(parameters: Sequence[torch.Tensor], seen: frozenset[int]) -> bool:
+    """Optimizers hold the parameters of a model in an order of their own: the ends and the number tell."""
+    return len(parameters) <= len(seen) and id(parameters[0]) in seen and id(parameters[-1]) in seen
 
 
 class Vigil:
@@ -38,10 +48,12 @@ class Vigil:
         self._arrived = arrived
         self._stride = 1
         self._turns = 0
-        self._host_ns = 0.0
-        self._last = (-1, 0)
-        """The step of the last look, and how many parameters it covered."""
-        self._groups: set[str] = set()
+        self._last = -1
+        """The step of the last look."""
+        self._covered: list[frozenset[int]] = []
+        """What was looked at in it."""
+        self._groups: dict[str, frozenset[int]] = {}
+        """Whose gradients each purpose reads."""
 
     @property
     def stride(self) -> int:
@@ -53,15 +65,17 @@ class Vigil:
         step = self._session.step
         if step % self._stride or not parameters or not parameters[0].is_cuda or hands_off():
             return
-        if self._last[0] == step and self._last[1] >= len(parameters):
+        if self._last != step:
+            self._last, self._covered = step, []
+        elif any(_within(parameters, seen) for seen in self._covered):
             return  # clipping came before the update
         start = _counter()
-        if self.read(parameters):
-            self._last = (step, len(parameters))
-            self._learn(_counter() - start)
+        if purpose := self._read(parameters):
+            self._covered.append(self._groups[purpose])
+            self._learn(purpose, _counter() - start)
 
-    def read(self, parameters: Sequence[torch.Tensor]) -> bool:
-        """Sends for the statistics of the gradients; False where the kernel does not read them."""
+    def _read(self, parameters: Sequence[torch.Tensor]) -> str:
+        """Sends for the statistics of the gradients; the purpose, or nothing where the kernel does not read them."""
         values = [grad for parameter in parameters if (grad := parameter.grad) is not None]
         having = parameters
         if len(values) < len(parameters):
@@ -71,10 +85,10 @@ class Vigil:
         purpose = self._purpose(having)
         table = self._session.fused.timed_table(purpose, values) if purpose else None
         if table is None:
-            return False
+            return ""
         step, order = self._session.step, table.in_order
         self._session.readback.read(table.values, lambda host: self._arrived(step, having, order(host.numpy())))
-        return True
+        return purpose
 
     def _purpose(self, having: Sequence[torch.Tensor]) -> str:
         """Several optimizers take turns: each has a table of addresses of its own."""
@@ -82,19 +96,22 @@ class Vigil:
         if name not in self._groups:
             if len(self._groups) >= _MOST_GROUPS:
                 return ""
-            self._groups.add(name)
+            self._groups[name] = frozenset(map(id, having))
         return name
 
-    def _learn(self, spent: int) -> None:
+    def _learn(self, purpose: str, spent: int) -> None:
         """Host and device work side by side: what counts is the one that takes longer."""
-        self._host_ns = spent if not self._host_ns else 0.9 * self._host_ns + 0.1 * spent
+        session = self._session
+        behind = session.readback.late(now() - int(session.cadence.typical_ns))
+        ours = session.backlog.cost(purpose, spent, behind=behind)
+        session.pay(int(ours) - spent)
         self._turns += 1
         if self._turns % _RECKON:
             return
-        session = self._session
         device = sum(map(session.fused.device_ns, self._groups))
+        host = _USUAL * sum(map(session.backlog.quickest, self._groups))
         cadence = session.cadence
         room = _SHARE[session.settings.level] * cadence.budget * max(cadence.typical_ns, 1.0)
         self._stride = 1
-        while self._stride < _LONGEST and max(self._host_ns, device) > self._stride * room:
+        while self._stride < _LONGEST and max(host, device) > self._stride * room:
             self._stride *= 2
