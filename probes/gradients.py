@@ -85,7 +85,7 @@ class GradientsProbe(Probe):
         self._missing: list[int] = []
         self._unscaled = -1
         self._vigil = Vigil(session, self._kept)
-        session.vigil = self._pass
+        session.vigil = self._watch
 
     def step_begin(self, step: int) -> None:
         self._seen.clear()
@@ -137,7 +137,7 @@ class GradientsProbe(Probe):
 
     # -- steps that are not looked at for their gradients
 
-    def _pass(self, parameters: Sequence[torch.Tensor], *, clipping: bool = False) -> None:
+    def _watch(self, parameters: Sequence[torch.Tensor], *, clipping: bool = False) -> None:
         """Gradients on a device are about to be clipped or applied. What a scaler has unscaled is judged when it is
         applied: the step that an overflow would have made is not made."""
         if not clipping or self._unscaled != self.session.step:
@@ -161,11 +161,7 @@ class GradientsProbe(Probe):
 
     def _look(self, parameters: Iterable[torch.Tensor], point: str, *, needed: bool = False) -> None:
         on = self.session.on
-        if not (on.guard or on.full or needed):
-            if point in ("clip", "step"):
-                self._pass(list(parameters), clipping=point == "clip")
-            return
-        if hands_off():
+        if not (on.guard or on.full or needed) or hands_off():
             return
         watched = self._unseen(parameters)
         if not watched:

@@ -158,7 +158,7 @@ def test_many_groups_of_parameters_do_not_each_get_a_table():
 
 
 @pytest.mark.parametrize("clip", [True, False])
-def test_it_is_asked_in_every_step_that_nobody_looks_at(tmp_path, monkeypatch, clip):
+def test_it_is_asked_in_every_step_that_is_not_looked_at_for_its_gradients(tmp_path, monkeypatch, clip):
     """With and without clipping: the update itself is reason enough."""
     net = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -172,5 +172,5 @@ def test_it_is_asked_in_every_step_that_nobody_looks_at(tmp_path, monkeypatch, c
             if clip:
                 torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             optimizer.step()
-    unwatched = [step for step in range(200, 256) if step in asked]
-    assert len(unwatched) >= 50
+    looked = range(192, 256, 64)  # for its gradients too
+    assert set(range(130, 256)).difference(looked) <= set(asked)

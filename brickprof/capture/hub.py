@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from brickprof.capture.book import owned
 from brickprof.capture.session import Session
 
 Factory = Callable[[], Session | None]
@@ -109,25 +108,13 @@ def pass_backward(losses: list[Any], upstream: Any) -> Session | None:
         return None
 
 
-def pass_clip(parameters: list[Any]) -> None:
-    """Gradients are about to be clipped in a step that nobody looks at."""
+def keep_vigil(parameters: list[Any], *, clipping: bool = False) -> None:
+    """Gradients are about to be clipped or applied: those of a device are judged in every step, looked at or not."""
     for session in sessions:
-        if session.vigil is not None:
+        if session.vigil is not None and not (session.on.guard or session.on.full):
             start = _counter()
             try:
-                session.vigil(parameters, clipping=True)
-            except Exception as error:
-                _failed(session, error)
-            session.pay(_counter() - start)
-
-
-def pass_update(optimizer: Any) -> None:
-    """An optimizer is about to step in a step that nobody looks at."""
-    for session in sessions:
-        if session.vigil is not None:
-            start = _counter()
-            try:
-                session.vigil(owned(optimizer))
+                session.vigil(parameters, clipping=clipping)
             except Exception as error:
                 _failed(session, error)
             session.pay(_counter() - start)

@@ -19,6 +19,7 @@ from torch.optim import lr_scheduler, optimizer
 from torch.utils.data import dataloader
 
 from brickprof.capture import hub
+from brickprof.capture.book import owned
 from brickprof.capture.taps import arguments, collectives, losses, pruning, states, tables
 
 _undo: list[Callable[[], None]] = []
@@ -168,8 +169,8 @@ def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
         return
     if hub.listening or len(_args) > 1 or _kwargs:
         hub.send("optimizer_begin", stepping)
-    elif torch.cuda.is_initialized():
-        hub.pass_update(stepping)
+    if torch.cuda.is_initialized():
+        hub.keep_vigil(owned(stepping))
 
 
 def _optimizer_end(stepping: Any, _args: Any, _kwargs: Any) -> None:
@@ -188,11 +189,10 @@ def _patch_clipping() -> None:
         def call(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
             if _compiling():
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
-            if not hub.listening:
-                parameters = _as_list(parameters)
-                hub.pass_clip(parameters)
-                return original(parameters, max_norm, total_norm, *args, **kwargs)
             parameters = _as_list(parameters)
+            hub.keep_vigil(parameters, clipping=True)
+            if not hub.listening:
+                return original(parameters, max_norm, total_norm, *args, **kwargs)
             hub.emit("clip_begin", parameters, total_norm)
             result = original(parameters, max_norm, total_norm, *args, **kwargs)
             fields = {

@@ -324,8 +324,6 @@ class Session:
         self.in_optimizer = True
         if self.looking:
             self.emit("optimizer_begin", optimizer)
-        elif self.vigil is not None:
-            self.vigil(owned(optimizer))
 
     def optimizer_end(self, optimizer: Any) -> None:
         self.in_optimizer = False
