@@ -86,6 +86,17 @@ def test_both_ends_on_the_host_give_the_same_loss():
     assert torch.equal(plain.forward(*batch), ends.forward(*batch))
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_no_gradient_of_the_embedding_comes_back_from_the_device(tied):
+    trainer = Trainer(replace(SMALL, host_ends=True, tied=tied), device="cpu")
+    tokens = trainer.corpus.sequences(torch.arange(8))
+    trainer.backward(trainer.forward(tokens[:, :-1], tokens[:, 1:]))
+    embed, head = trainer.model.embed.weight, trainer.model.head.weight
+    assert (embed is head) is tied and head.grad is not None
+    owned = {id(each) for group in trainer.optimizer.param_groups for each in group["params"]}
+    assert (embed.grad is not None) is tied and (id(embed) in owned) is tied
+
+
 def test_shards_are_disjoint_and_complete():
     parts = [set(Corpus(SMALL, rank=rank, ranks=3).order(0).tolist()) for rank in range(3)]
     assert set.union(*parts) == set(range(SMALL.sequences))

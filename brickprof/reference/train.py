@@ -43,6 +43,7 @@ class Trainer:
         if config.host_ends:
             self.model.embed.to("cpu")
             self.model.head.to("cpu")
+            self.model.embed.weight.requires_grad_(config.tied)
         self.optimizer = self.build_optimizer()
         self.schedule = self.build_schedule()
         scaled = config.dtype == "float16"
@@ -105,10 +106,10 @@ class Trainer:
             return self.loss(logits, targets.to(logits.device))
 
     def ends_on_host(self, tokens: Tensor) -> Tensor:
-        """Hidden states go to the device and come back; backward sends their gradient. Three transfers, whatever the
-        depth."""
+        """Hidden states go to the device and come back; backward sends their gradient: three transfers, whatever the
+        depth. The gradient of what went in would be a fourth: the table learns as the head it is tied to, or not."""
         with brick("to_device", kind="transfer"):
-            hidden = self.model.embed(tokens).to(self.device)
+            hidden = self.model.embed(tokens).detach().to(self.device)
         hidden = self.model.decoder(hidden)
         with brick("to_host", kind="transfer"):
             hidden = hidden.to("cpu")

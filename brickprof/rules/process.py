@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _ASKED = frozenset({"interrupted", "terminated", "hung_up", "quit"})
 _OWN_FAULTS = frozenset({"aborted", "segmentation_fault", "bus_error", "illegal_instruction", "arithmetic_error"})
 _MEMORY = (
-    "out of memory", "can't allocate memory", "cannot allocate memory", "alloc_failed", "shared memory (shm)",
+    "out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed",
+    "shared memory (shm)",
 )  # fmt: skip
 _PEER_LEFT = ("connection closed by peer", "connection reset by peer", "broken pipe", "remote process exited")
 _REQUESTS = frozenset({"SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"})
