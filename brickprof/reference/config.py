@@ -57,8 +57,8 @@ class Config:
     evaluate_batches: int = 4
     checkpoint_every: int = 100
     host_ends: bool = False
-    """Embedding and loss stay on the host: three transfers a micro-batch, no more. The embedding learns only as the head
-    that it is tied to."""
+    """Embedding and loss stay on the host: three transfers a micro-batch, no more. The embedding learns only as the
+    head that it is tied to."""
     kernels: str = "auto"
     """What computes: our Triton kernels, plain torch, or (auto) the kernels on CUDA devices and torch elsewhere."""
 
