@@ -98,7 +98,7 @@ def test_an_exception_is_an_error_and_names_type_message_and_brick():
         ),
         (
             "RuntimeError",
-            "[enforce fail at alloc_cpu.cpp:113] data. DefaultCPUAllocator: not enough memory: you tried ...",
+            "[enforce fail at alloc_cpu.cpp:113] data. DefaultCPUAllocator: not enough memory: you ...",
         ),
     ],
 )
