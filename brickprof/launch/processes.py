@@ -70,6 +70,12 @@ def handles(pid: int, number: int) -> bool:
     return False
 
 
+def words(pid: int) -> tuple[str, ...]:
+    """The command line of a process."""
+    line = _read(f"/proc/{pid}/cmdline")
+    return tuple(line.removesuffix("\0").split("\0")) if line else ()
+
+
 def environment(pid: int) -> dict[str, str]:
     """The variables a process was started with."""
     entries = (entry.partition("=") for entry in _read(f"/proc/{pid}/environ").split("\0"))

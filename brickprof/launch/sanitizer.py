@@ -2,7 +2,8 @@
 
 Enters: a ``Target`` and one of its tools. Leaves: the same target behind ``compute-sanitizer``, which writes to a log
 in the run's folder and not among the script's own output; and, while the script runs, a ``sanitizer`` event for each
-different thing that it reports.
+different thing that it reports. Signals go past the tool to the script, which ends as it would by itself; what the tool
+has written by then is read whatever became of it.
 
     memcheck   accesses out of bounds or misaligned      racecheck   hazards in shared memory
     initcheck  reads of memory that nobody wrote         synccheck   barriers that not all threads reach
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from brickprof.errors import UsageError
 from brickprof.journal import ProcessLog
@@ -26,8 +28,11 @@ from brickprof.launch.target import Target
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 LOG = f"sanitizer-{os.getpid()}-%p.log"
-"""By supervisor, for several may share a run; and by process."""
+"""By supervisor, for several may share a run; and by the tool's own process, which speaks for all those below it."""
 _MOST = 500
+_PRINTED = 1000
+"""Complaints that the tool writes down: a hundred, as it would by itself, are threads of the first kernel at fault."""
+_MOST_DOUBTS = 4
 _ONE_BY_ONE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 """torch cuts tensors out of large blocks: an access past one of them stays inside the block, and nobody sees it."""
 
@@ -70,8 +75,9 @@ def checked(tool: str) -> str:
 
 def behind(target: Target, tool: str, program: str, run: Path) -> Target:
     """``target``, started by the sanitizer, which looks at every process below it."""
-    options = ("--tool", checked(tool), "--target-processes", "all", "--log-file", str(run / LOG))
-    return replace(target, command=(program, *options, *target.command), python=False)
+    log = str(run).replace("%", "%%") + os.sep + LOG
+    options = ("--tool", checked(tool), "--target-processes", "all", "--print-limit", str(_PRINTED), "--log-file", log)
+    return replace(target, command=(program, *options, *target.command), python=False, wrapped=target.command)
 
 
 def prepare(tool: str, environment: MutableMapping[str, str]) -> None:
@@ -86,12 +92,12 @@ class Complaints:
 
     def __init__(self, run: Path, tool: str, log: ProcessLog) -> None:
         self._run = run
-        self._tool = tool
         self._log = log
         self._readers: dict[Path, tuple[Reader, int]] = {}
         self._counts: Counter[tuple[str, ...]] = Counter()
-        self._ended = Summary()
-        log.event("sanitizer", 0, {"what": "start", "tool": tool})
+        rank = os.environ.get("RANK", "")
+        self._about: dict[str, Any] = {"tool": tool} | ({"rank": int(rank)} if rank.isdecimal() else {})
+        log.event("sanitizer", 0, {"what": "start", **self._about})
 
     def tick(self, step: int) -> None:
         """Takes in what is new."""
@@ -115,12 +121,25 @@ class Complaints:
             for complaint in reader.finish():
                 self._tell(complaint, step)
         summaries = [reader.summary for reader, _ in self._readers.values()]
-        errors = [summary.errors for summary in summaries if summary.errors is not None]
-        told = {"errors": sum(errors) if errors else None, "complaints": sum(self._counts.values())}
-        fields = {"what": "summary", "tool": self._tool, **told, "kinds": len(self._counts), "logs": len(summaries)}
-        self._log.event("sanitizer", step, {name: value for name, value in fields.items() if value is not None})
+        by_error: Counter[str] = Counter()
+        for key, times in self._counts.items():
+            by_error[key[0]] += times
+        fields = {
+            "complaints": by_error.total(), "kinds": len(self._counts), "logs": len(summaries), "by_error": by_error,
+            "unprinted": sum(summary.unprinted for summary in summaries),
+            "doubts": [doubt for summary in summaries for doubt in summary.doubts][:_MOST_DOUBTS],
+        }  # fmt: skip
+        if errors := _errors(summaries):
+            fields["errors"] = errors[0]
+        self._log.event("sanitizer", step, {"what": "summary", **self._about, **fields})
 
     def _tell(self, complaint: Complaint, step: int) -> None:
         self._counts[complaint.key] += 1
         if self._counts[complaint.key] == 1 and len(self._counts) <= _MOST:
-            self._log.event("sanitizer", step, {"what": "error", "tool": self._tool, **complaint.fields()})
+            self._log.event("sanitizer", step, {"what": "error", **self._about, **complaint.fields()})
+
+
+def _errors(summaries: list[Summary]) -> list[int]:
+    """How many errors the tool counted; nothing where it did not come to its end."""
+    counted = [summary.errors for summary in summaries if summary.errors is not None]
+    return [sum(counted)] if counted and len(counted) == len(summaries) else []

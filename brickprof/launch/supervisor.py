@@ -24,7 +24,7 @@ from brickprof.contracts.terms import Terms
 from brickprof.errors import UsageError
 from brickprof.journal import ProcessLog, rank_folders
 from brickprof.launch import child as children
-from brickprof.launch import folder, live, memory, processes, relay, sanitizer, stacks
+from brickprof.launch import folder, live, memory, relay, sanitizer, stacks
 from brickprof.launch.card import CardWatch
 from brickprof.launch.child import Child
 from brickprof.launch.conclusion import conclude, on_terminal
@@ -153,7 +153,7 @@ class Watch:
                 self._answer(arrival, child, now)
             if self.patience.ended(now) and not self.killed:
                 self.killed = True
-                processes.kill_tree(child.pid)
+                child.kill()
             if now - last < _LOOK_EVERY:
                 continue
             if now - last > _LOOK_EVERY + _WAS_STOPPED:

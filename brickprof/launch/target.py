@@ -34,6 +34,8 @@ class Target:
     """The first part of the run folder's name."""
     python: bool
     """Whether the command itself is a Python process, and not, say, a shell that starts some."""
+    wrapped: tuple[str, ...] = ()
+    """The script's own command, where the command is a tool that starts it."""
 
 
 def resolve(words: Sequence[str], *, module: str | None = None, code: str | None = None) -> Target:

@@ -2,8 +2,9 @@
 
 Enters: ``sanitizer`` events, and the kernel bricks of the run with the blocks that launched them. Leaves: accesses out
 of bounds for C-BUFSIZE-001, hazards and barriers for C-KERNELRACE-001, reads of memory that nobody wrote for
-C-GPUINIT-001. Where the sanitizer did not run, nothing is judged; where it ran to its end and saw nothing, that is
-evidence for what its tool looks at and for nothing else.
+C-GPUINIT-001. Where the sanitizer did not run, nothing is judged; where it ran to its end in every process that it was
+asked to look at, doubted nothing of itself and saw nothing, that is evidence for what its tool looks at and for nothing
+else. Calls that fail and memory that is not given back are no accesses: they are counted, and not judged here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.records import Event, Record, Span
 from brickprof.rules import outcomes, wording
-from brickprof.rules.names import number, whole
+from brickprof.rules.names import whole
 from brickprof.rules.story import Story
 
 _QUESTION = "What did the sanitizer see?"
@@ -24,6 +25,7 @@ _ENDS = frozenset({"crashed", "exited", "crashed-by-signal", "nonfinite", "diver
 _MOST_SPANS = 100_000
 _MOST_FINDINGS = 8
 _ARGUMENTS = re.compile(r"[(<].*$")
+_UNNAMED = re.compile(r"(?:\(anonymous namespace\)|<unnamed>)::")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class _Kind:
     cause: str
     says: str
     action: str
+    without_name: str = "a kernel"
 
 
 _OUTSIDE = _Kind(
@@ -43,6 +46,11 @@ _RACE = _Kind(
     "kernel-race", "has threads that race in shared memory",
     "Put a barrier between the write and the access that it meets.",
 )  # fmt: skip
+_ABSENT = _Kind(
+    "kernel-race",
+    "reaches into the shared memory of a block that may not be there",
+    "Let the cluster meet (cluster.sync()) before the first remote access, and after the last.",
+)
 _BARRIER = _Kind(
     "kernel-race",
     "has a barrier that not all threads reach",
@@ -52,6 +60,14 @@ _UNWRITTEN = _Kind(
     "uninitialised-read", "reads memory that nobody wrote",
     "Fill the buffer (zeros instead of empty), or write all of it before it is read.",
 )  # fmt: skip
+
+_COPIED = _Kind(
+    "uninitialised-read", "is copied though a part of it was never written",
+    "Fill the buffer, or copy only what was written; padding that nobody reads is harmless.",
+    "device memory",
+)  # fmt: skip
+_SEVERITIES = {"error": Severity.ERROR, "warning": Severity.WARNING, "info": Severity.INFO}
+_NO_ACCESS = ("api", "leak")
 
 
 class _Sanitized:
@@ -83,10 +99,11 @@ class _Sanitized:
         if not events:
             names = " or ".join(self.tools)
             return outcomes.unjudged(contract, f"the sanitizer did not run; brickprof run --sanitizer {names}")
-        ended = [event for event in events if event.fields.get("what") == "summary" and "errors" in event.fields]
-        if not ended or any(number(event.fields["errors"]) for event in ended):
-            return outcomes.unjudged(contract, "the sanitizer did not come to its end, or said what is not known here")
-        return outcomes.held(contract, f"{ended[0].fields['tool']}: {self.looked}", "nothing reported")
+        if doubt := _doubt(events):
+            return outcomes.unjudged(contract, doubt)
+        beside = sum(_beside(event) for event in events)
+        counted = f"; {wording.count(beside, 'failing call or leak', 'failing calls or leaks')}" if beside else ""
+        return outcomes.held(contract, f"{events[0].fields['tool']}: {self.looked}{counted}", "nothing reported")
 
     def _kind(self, event: Event) -> _Kind | None:
         return self.kinds.get(str(event.fields.get("error", "")))
@@ -95,12 +112,13 @@ class _Sanitized:
         kind = self._kind(event) or _OUTSIDE
         kernel = plain(str(event.fields.get("kernel", "")))
         brick, rank, block = self._brick(story, kernel)
+        rank = whole(event.fields.get("rank"), rank)
         where = f" (launched by {block})" if block else ""
-        symptom = f"{brick or 'a kernel'}{where} {kind.says}"
-        mild = event.fields.get("level") in ("warning", "info")
+        symptom = f"{brick or kind.without_name}{where} {kind.says}"
+        grade = "warning" if kind is _COPIED else str(event.fields.get("level", "error"))
         return Violation(
-            contract.id, "sanitizer", Severity.WARNING if mild else Severity.ERROR, symptom, event.step, event.step,
-            brick or block, "kernel", rank, (event.id,), cause=kind.cause, certainty=0.75 if mild else 0.95,
+            contract.id, "sanitizer", _SEVERITIES.get(grade, Severity.ERROR), symptom, event.step, event.step,
+            brick or block, "kernel", rank, (event.id,), cause=kind.cause, certainty=0.75 if grade != "error" else 0.95,
             static=True, explains=_ENDS, whys=(Because(_QUESTION, _told(event), brick, (event.id,)),),
             details={"question": _QUESTION, "asked": _QUESTION, "block": block}, action=kind.action,
         )  # fmt: skip
@@ -126,14 +144,14 @@ class Access(_Sanitized):
 class Races(_Sanitized):
     contract = "C-KERNELRACE-001"
     tools = ("racecheck", "synccheck")
-    kinds = {"race": _RACE, "barrier": _BARRIER}  # noqa: RUF012
+    kinds = {"race": _RACE, "absent": _ABSENT, "barrier": _BARRIER}  # noqa: RUF012
     looked = "no complaint about the order of threads"
 
 
 class Unwritten(_Sanitized):
     contract = "C-GPUINIT-001"
     tools = ("initcheck",)
-    kinds = {"uninitialised": _UNWRITTEN}  # noqa: RUF012
+    kinds = {"uninitialised": _UNWRITTEN, "unwritten-copy": _COPIED}  # noqa: RUF012
     looked = "no read of memory that nobody wrote"
 
     def judge(self, story: Story, contract: Contract) -> ContractResult:
@@ -142,9 +160,35 @@ class Unwritten(_Sanitized):
         return judged if judged.violations else outcomes.unjudged(contract, judged.why or judged.observed)
 
 
+def _doubt(events: list[Event]) -> str:
+    """Why the silence of a sanitizer proves nothing; "" where it does."""
+    said = [event.fields for event in events if event.fields.get("what") == "summary"]
+    doubts = [text for fields in said for text in _texts(fields.get("doubts"))]
+    if doubts:
+        return f"the sanitizer says of itself: {doubts[0]}"
+    started = sum(event.fields.get("what") == "start" for event in events)
+    if not said or len([fields for fields in said if "errors" in fields]) < max(started, 1):
+        return "the sanitizer did not come to its end"
+    known = sum(_beside(event) for event in events)
+    if sum(whole(fields["errors"]) for fields in said if "errors" in fields) <= known:
+        return ""
+    other = next((str(event.fields.get("text", "")) for event in events if event.fields.get("error") == "other"), "")
+    return f"the sanitizer reports what is not known here{other and f': {other}'}"
+
+
+def _beside(event: Event) -> int:
+    """Reports of a summary that are no accesses."""
+    told = event.fields.get("by_error")
+    return sum(whole(told.get(name)) for name in _NO_ACCESS) if isinstance(told, dict) else 0
+
+
+def _texts(told: object) -> list[str]:
+    return [str(each) for each in told] if isinstance(told, list) else []
+
+
 def plain(kernel: str) -> str:
     """A kernel's name without its return type, its template and its arguments."""
-    name = _ARGUMENTS.sub("", kernel.removeprefix("void ").strip())
+    name = _ARGUMENTS.sub("", _UNNAMED.sub("", kernel.removeprefix("void ").strip()))
     return name.rpartition("::")[2].strip()
 
 
@@ -156,10 +200,12 @@ def _told(event: Event) -> str:
     thread = f", by thread {fields['thread']} in block {fields.get('block', '?')}" if fields.get("thread") else ""
     if fields.get("error") == "race":
         where, file, thread = "", "", ""
+    inside = f", in {fields['inside']}" if fields.get("inside") else ""
+    by = f": {fields['by']} at {fields.get('at', '?')}" if fields.get("by") else ""
     state = f"; the address is {fields['state']}" if fields.get("state") else ""
     near = f", and is {fields['near']}" if fields.get("near") else ""
     hazards = f"; {wording.count(whole(fields['hazards']), 'hazard')}" if fields.get("hazards") else ""
-    return f"{text}{where}{file}{thread}{state}{near}{hazards}."
+    return f"{text}{by}{where}{file}{inside}{thread}{state}{near}{hazards}."
 
 
 RULES = (Access, Races, Unwritten)

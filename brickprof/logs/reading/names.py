@@ -26,9 +26,9 @@ _WORK = frozenset({
 _THROUGHPUT = frozenset({"tps", "wps", "ups", "fps", "throughput", "tflops", "tflop", "flops", "mfu"})
 _MEMORY = frozenset({"memory", "mem", "vram", "ram", "rss", "reserved", "allocated"})
 _QUALITY = frozenset({
-    "acc", "accuracy", "acc1", "acc5", "top1", "top5", "f1", "map", "precision", "recall", "wer", "cer", "bleu", "rouge",
-    "auc", "auroc", "iou", "miou", "psnr", "ssim", "fid", "bpb", "ppl", "perplexity", "hella", "hellaswag", "mmlu",
-    "exact", "match", "em", "mcc", "r2", "mae", "rmse", "reward", "core", "metric",
+    "acc", "accuracy", "acc1", "acc5", "top1", "top5", "f1", "map", "precision", "recall", "wer", "cer", "bleu",
+    "rouge", "auc", "auroc", "iou", "miou", "psnr", "ssim", "fid", "bpb", "ppl", "perplexity", "hella", "hellaswag",
+    "mmlu", "exact", "match", "em", "mcc", "r2", "mae", "rmse", "reward", "core", "metric",
 })  # fmt: skip
 _COUNTED = _STEP | {"global", "train", "trainer", "training", "current", "opt", "optimizer", "num", "number", "of", "n"}
 """Words that a name which counts steps is made of."""
