@@ -61,6 +61,16 @@ def judge(made: Made) -> ContractResult:
     return StreamSync().judge(Story.of(made.run()), contract)
 
 
+
+def test_a_race_is_of_the_step_in_which_it_was_first_seen():
+    made = training()
+    looked(made)
+    for step, count in ((3, 1), (5, 2), (64, 64)):
+        race(made, step, count=count)
+    (violation,) = judge(made).violations
+    assert (violation.first_step, violation.detected_step) == (3, 3) and "64 times" in violation.symptom
+
+
 def test_both_sides_are_named_and_the_last_count_counts():
     made = training()
     race(made)

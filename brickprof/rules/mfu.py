@@ -28,7 +28,7 @@ from brickprof.rules.story import Story
 _COVERS = 0.8
 """Counted operations are believed to be all where they come to this share of the estimate."""
 _LEAST_STEPS = 10
-_NARROW = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+_NARROW = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 
 
 @dataclass(frozen=True, slots=True)

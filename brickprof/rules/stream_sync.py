@@ -7,6 +7,7 @@ was looked at). Leaves: C-STREAMSYNC-001, with the cause that the sides tell: th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from brickprof.contracts.schema import Contract
@@ -74,11 +75,12 @@ def _nothing_found(story: Story, contract: Contract) -> ContractResult:
 
 
 def _pairs(story: Story, rank: int) -> list[Event]:
-    """The last word on each pair, in the order in which they were first seen."""
+    """The last word on each pair, of the step in which it was first seen, and in that order."""
     last: dict[int, Event] = {}
     for event in story.events("race", rank):
         if isinstance(event.fields.get("first"), dict) and isinstance(event.fields.get("second"), dict):
-            last[whole(event.fields.get("pair"))] = event
+            pair = whole(event.fields.get("pair"))
+            last[pair] = replace(event, step=last[pair].step if pair in last else event.step)
     return list(last.values())
 
 

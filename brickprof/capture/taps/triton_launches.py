@@ -56,8 +56,8 @@ def _chains() -> tuple[Any, Any] | None:
 def _entered(metadata: Any) -> None:
     ended = None
     with contextlib.suppress(Exception):
-        if _begin is not None and (asked := _asked(sys._getframe(1))) is not None:
-            ended = _begin(_name(metadata), asked)
+        if _begin is not None and (line := asked(sys._getframe(1))) is not None:
+            ended = _begin(_name(metadata), line)
     _open.append(ended)
 
 
@@ -75,15 +75,24 @@ def _name(metadata: Any) -> str:
     return str(name) if name else "triton"
 
 
-def _asked(frame: FrameType | None) -> str | None:
+def others_listen() -> bool:
+    """Whether somebody else hears of launches, in whatever way this version of Triton has for it."""
+    runtime = getattr(sys.modules.get("triton.knobs"), "runtime", None)
+    hooks = [getattr(runtime, name, None) for name in ("launch_enter_hook", "launch_exit_hook")]
+    calls = [call for hook in hooks if hook is not None for call in getattr(hook, "calls", (hook,))]
+    return any(call not in (_entered, _left) for call in calls)
+
+
+def asked(frame: FrameType | None) -> str | None:
     """The user's line; None where we launch ourselves, on the way to which no line is the user's."""
-    while frame is not None and _triton(frame.f_code.co_filename):
+    while frame is not None and (triton(frame.f_code.co_filename) or sites.wraps(frame.f_code.co_filename)):
         frame = frame.f_back
-    asked = sites.asked(frame)
-    return None if asked is None else asked[0]
+    found = sites.asked(frame)
+    return None if found is None else found[0]
 
 
-def _triton(name: str) -> bool:
+def triton(name: str) -> bool:
+    """Whether the file ``name`` is Triton's."""
     known = _known.get(name)
     if known is None:
         root = getattr(sys.modules.get("triton"), "__path__", [""])[0]
