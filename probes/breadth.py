@@ -16,6 +16,8 @@ from brickprof.capture import graph
 from brickprof.capture.graph_probe import GraphProbe
 
 _BROAD = 16
+_ALIKE = 0.9
+"""Layers that are written alike are broad alike: the first of them stands for all."""
 
 
 class BreadthProbe(GraphProbe):
@@ -40,6 +42,7 @@ def _breadth(nodes: list[graph.Node]) -> tuple[dict[str, Any], Any]:
         levels[id(node.function)] = 1 + max(below, default=0)
     counts = Counter((levels[id(node.function)], node.op) for node in nodes if node.op != "AccumulateGrad")
     (level, op), most = counts.most_common(1)[0] if counts else ((0, ""), 0)
+    level = min((at for (at, of), count in counts.items() if of == op and count >= _ALIKE * most), default=level)
     broad = sum(count for count in counts.values() if count >= _BROAD)
     one = next((n.function for n in nodes if n.op == op and levels[id(n.function)] == level), None)
     fields = {"nodes": len(nodes), "levels": max(levels.values(), default=0), "op": op, "level": level, "most": most}
