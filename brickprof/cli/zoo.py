@@ -41,6 +41,9 @@ def zoo(
     controls: Annotated[bool, typer.Option("--controls", help="Only the healthy controls.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Faults and controls, which is the default.")] = False,
     gpu: Annotated[bool, typer.Option("--gpu", help="Only what needs a GPU to show.")] = False,
+    on_gpu: Annotated[
+        bool, typer.Option("--on-gpu", help="Move what the scripts make to the GPU, though they name none.")
+    ] = False,
     kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only this kind: numeric, silent, ...")] = None,
     family: Annotated[str | None, typer.Option(metavar="FAMILY", help="Only this family: mlp, gpt, ...")] = None,
     jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time; default: a core each.")] = None,
@@ -76,7 +79,7 @@ def zoo(
     if only_list:
         _list(chosen, shown, json_file)
         return
-    marks = _judged_again(chosen, out) if again else _judged(chosen, shown, jobs or _cores(), timeout, out)
+    marks = _judged_again(chosen, out) if again else _judged(chosen, shown, jobs or _cores(), timeout, out, on_gpu)
     raise typer.Exit(_report(marks, shown, json_file, markdown_file))
 
 
@@ -108,15 +111,17 @@ def _unknown(word: str) -> None:
     raise UsageError(f"{word!r} is not in the part of the zoo that was asked for.", "See: brickprof zoo --list")
 
 
-def _judged(chosen: Sequence[Specimen], console: Console, jobs: int, timeout: float, out: Path | None) -> list[Mark]:
+def _judged(
+    chosen: Sequence[Specimen], console: Console, jobs: int, timeout: float, out: Path | None, on_gpu: bool
+) -> list[Mark]:
     from brickprof.errors import OutputError
     from brickprof.reference.keeper import Keeper
     from brickprof.reference.score import judge
 
     try:
         with _place(out) as folder, _orderly_end(), _progress(console, len(chosen)) as told:
-            keeper = Keeper(folder, timeout=timeout, jobs=jobs, keep_runs=out is not None)
-            outcomes = keeper.run_all(chosen, lacking(chosen), told)
+            keeper = Keeper(folder, timeout=timeout, jobs=jobs, keep_runs=out is not None, on_gpu=on_gpu)
+            outcomes = keeper.run_all(chosen, lacking(chosen, on_gpu), told)
     except OSError as error:
         raise OutputError(f"{out or tempfile.gettempdir()} cannot be written: {error.strerror or error}.") from None
     return [judge(specimen, outcome) for specimen, outcome in zip(chosen, outcomes, strict=True)]
@@ -152,16 +157,18 @@ def _orderly_end() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def lacking(chosen: Sequence[Specimen]) -> dict[str, str]:
+def lacking(chosen: Sequence[Specimen], on_gpu: bool = False) -> dict[str, str]:
     """Why what needs a GPU, or Triton, cannot run on this machine; torch is asked in a process of its own."""
     from importlib.util import find_spec
 
     from brickprof.cli import doctor
 
-    if all(specimen.needs == "cpu" for specimen in chosen):
+    if not on_gpu and all(specimen.needs == "cpu" for specimen in chosen):
         return {}
     gpu = bool(doctor.ask_torch().get("available"))
     lacks = {} if gpu else {"gpu": "needs a GPU", "triton": "needs a GPU and Triton"}
+    if on_gpu and not gpu:
+        lacks["cpu"] = "no GPU to move it to"
     return lacks if find_spec("triton") else lacks | {"triton": "needs Triton"}
 
 

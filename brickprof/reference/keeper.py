@@ -28,6 +28,7 @@ PATIENCE = 10.0
 """Seconds between the request to stop and the kill."""
 _SAID_BYTES = 4000
 _ROOT = str(Path(brickprof.__file__).resolve().parent.parent)
+_ON_DEVICE = str(Path(__file__).parent / "on_device")
 
 Told = Callable[[Specimen, Outcome], None]
 
@@ -58,8 +59,12 @@ def rejudge(specimen: Specimen, folder: Path) -> Outcome:
 
 
 class Keeper:
-    def __init__(self, folder: Path, *, timeout: float, jobs: int, keep_runs: bool = True) -> None:
+    def __init__(
+        self, folder: Path, *, timeout: float, jobs: int, keep_runs: bool = True, on_gpu: bool = False
+    ) -> None:
+        """``on_gpu``: scripts that name no device have theirs moved to the GPU."""
         self.folder = folder
+        self.on_gpu = on_gpu
         self.timeout = timeout
         self.jobs = jobs
         self.keep_runs = keep_runs
@@ -107,7 +112,7 @@ class Keeper:
         start, timed_out = time.monotonic(), False
         with open(place / "output.txt", "wb") as output:
             process = subprocess.Popen(
-                command(specimen, runs.resolve()), cwd=work, env=_environment(), stdin=subprocess.DEVNULL,
+                command(specimen, runs.resolve()), cwd=work, env=_environment(self.on_gpu), stdin=subprocess.DEVNULL,
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
             self._living.add(process)
@@ -125,9 +130,9 @@ class Keeper:
         return Outcome(_diagnosis(folder), seconds, kept, timed_out, process.returncode, said=said)
 
 
-def _environment() -> dict[str, str]:
+def _environment(on_gpu: bool) -> dict[str, str]:
     """Ours, with this very brickprof to import, and one thread each where nothing else is said."""
-    paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [*([_ON_DEVICE] if on_gpu else []), _ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 

@@ -1,6 +1,6 @@
 """The scripts of the zoo on a GPU, though they name none: with this folder on PYTHONPATH, what they make moves there.
 
-    PYTHONPATH=benchmarks/on_device brickprof zoo --jobs 8
+    brickprof zoo --on-gpu
 
 Enters: a process that imports torch on a machine with CUDA. Leaves: every tensor that its own code or a layer makes is
 made on the host, as before, so that the numbers stay the same, and then lies on the GPU. What torch's optimizers,
@@ -74,8 +74,8 @@ def _begin(torch: Any) -> None:
         return torch.utils._pytree.tree_map(moved, following(self))
 
     rnn.pack_padded_sequence = pack_padded_sequence
-    dataloader._BaseDataLoaderIter.__next__ = __next__
-    OnDevice().__enter__()
+    dataloader._BaseDataLoaderIter.__next__ = __next__  # type: ignore[method-assign]
+    OnDevice().__enter__()  # type: ignore[no-untyped-call]
 
 
 class _Finder(MetaPathFinder):
