@@ -9,11 +9,12 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.brickprof-ready
 
-.PHONY: help setup demo test check bench format clean
+.PHONY: help setup demo test test-gpu check bench format clean
 
 help:
 	@echo "make demo     a healthy run and a broken one, with their verdicts"
 	@echo "make test     all tests"
+	@echo "make test-gpu what needs a GPU, alone and one after the other; skips without one"
 	@echo "make check    ruff, mypy and the direction of imports"
 	@echo "make bench    what brickprof costs a training, as a table"
 	@echo "make format   ruff's formatter and automatic fixes"
@@ -38,6 +39,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+test-gpu: $(READY)
+	$(BIN)/python -m pytest tests/test_gpu_*.py tests/test_kernels_gpu.py
 
 check: $(READY)
 	$(BIN)/ruff check .

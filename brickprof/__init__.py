@@ -6,6 +6,7 @@ The whole public API:
     brickprof.brick("tokenise")                                             name one's own code
     brickprof.load("runs/train-...").loss                                   a recorded run as DataFrames
     print(brickprof.diagnose("runs/train-..."))                             what became of it
+    print(brickprof.analyze("train.log"))                                   the same of a log of any other tool
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from brickprof.api import Session, attach, diagnose, load
+    from brickprof.api import Session, analyze, attach, diagnose, load
     from brickprof.capture.attach import brick
     from brickprof.diagnosis import Diagnosis
     from brickprof.run import Run
 
 __version__ = "0.1.0"
-__all__ = ["Diagnosis", "Run", "Session", "__version__", "attach", "brick", "diagnose", "load"]
+__all__ = ["Diagnosis", "Run", "Session", "__version__", "analyze", "attach", "brick", "diagnose", "load"]
 
 _HOMES = {
+    "analyze": "brickprof.api",
     "attach": "brickprof.api",
     "brick": "brickprof.capture.attach",
     "Session": "brickprof.api",

@@ -1,6 +1,6 @@
-"""The three ways in that are functions: ``attach``, ``load`` and ``diagnose``.
+"""The four ways in that are functions: ``attach``, ``load``, ``diagnose`` and ``analyze``.
 
-Enters: a model in training, a folder, a Run. Leaves: a ``Session``, a ``Run``, a ``Diagnosis``.
+Enters: a model in training, a folder, a Run, logs. Leaves: a ``Session``, a ``Run``, a ``Diagnosis``.
 
     with brickprof.attach(model, optimizer, out="runs") as bp:
         train(model, optimizer)
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,3 +90,29 @@ def diagnose(run: Run | str | os.PathLike[str]) -> Diagnosis:
     from brickprof.run import Run
 
     return judge(run if isinstance(run, Run) else load(run))
+
+
+def analyze(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    format: str = "",
+    pattern: str = "",
+    thresholds: Mapping[str, float] | None = None,
+    jobs: int = 1,
+) -> Diagnosis | list[Diagnosis]:
+    """What became of trainings, from the logs they left: files, folders, globs, packed or not.
+
+    One ``Diagnosis`` where they tell of one run, a list where they tell of several; what cannot be read is left out as
+    long as something can. ``Run.from_log(path)`` has the numbers as DataFrames. ``jobs`` above one starts processes: a
+    script that does that needs its ``if __name__ == "__main__"``.
+    """
+    from brickprof.analysis import Options, analyse, engines
+    from brickprof.errors import UnreadableInput
+
+    named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    with engines.engine(jobs=jobs) as engine:
+        found = analyse(named, Options(format, pattern, thresholds or {}), engine)
+    if not found.runs:
+        first = found.problems[0] if found.problems else None
+        raise UnreadableInput(first.message if first else "there is no log here.", first.hint if first else "")
+    return found.runs[0].diagnosis if len(found.runs) == 1 else [run.diagnosis for run in found.runs]

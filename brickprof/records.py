@@ -94,7 +94,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     transfers    count, bytes, ns (of the host), backwards, device [names], rows [[file:line, H2D|D2H|D2D|pin, n, bytes,
                  pinned, blocking, ns]], home [[file:line, micro-batches, n, bytes]] (to the host, no part of the graph)
                  copies between host and device, sampled steps; ``pin`` is counted in rows only
-    unsteady     brick, mean_ns, cv, until                         its time on the device scatters: traced till then
+    unsteady     brick, phase, mean_ns, cv, budget_us, efficiency (budget over the window's median, at most 1), reason
+                 (cv_exceeded|efficiency_low|both), until: its time on the device scatters or is over its budget
     window       kernels, written (as spans), busy_ns, step_ns, names [[name, n, ns]], most_launched, cost_ms
                                                                    a step that was seen through torch's profiler
     fallback     operation, reason, instead                        torch took the place of a kernel of ours
@@ -109,13 +110,14 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  dropped, whole (False where the check had to give up): what was looked at so far
     retained     graphs (of losses of earlier steps, alive), since, looked
     mode         model, training, mixed
-    activation   block outputs that are not finite: brick, nan, inf, numel, dtype, phase, inputs_finite
+    activation   block outputs that are not finite: brick, nan, inf, numel, dtype, phase, inputs_finite;
+                 micro (of the first one of a step that nobody looked at for them)
     weight       weights that are not finite after an update: nonfinite [{tensor, nan, inf}]
     sampled      level, reason (first|cadence|escalation), tensors, roles     what was looked at, and why
     cadence      guard, full, spans, overhead, reason              how often, from now on
     anomaly      what, brick, tensor, value, until                 deep capture is on until that step
     memory       rss, peak, device_allocated, device_reserved
-    compile      model, path
+    compile      model (a class that is handed to torch.compile); function, site (of the script, that was compiled)
     note         text                                              something capture wants to say once
     exception    type, message, frames, where
     probe_off    probe, error, failures
@@ -136,9 +138,11 @@ and of the launch itself (``process.jsonl``, rank -1): start, exited, signal, ha
                  ecc_uncorrected; what=xid: xid; what=lost: the driver has lost the card; what=process (a stranger on
                  the card): pid, name, memory, before (it was there at the start), orphan (no parent, no work), left
     sanitizer    what (start|error|summary), tool; of an error (the first of its kind): error (invalid|misaligned|race|
-                 uninitialised|barrier|leak|api|other), text, access, space, size, kernel, offset, file, thread, block,
-                 address, state, near, level, hazard, hazards, others [{kernel, offset, file, access}], host [frames],
-                 more [lines]; of a summary: errors, complaints, kinds, logs
+                 absent|uninitialised|unwritten-copy|barrier|leak|api|other), text, access, space, size, kernel, offset,
+                 file, inside (the function at fault, where it is not the kernel itself), thread, block, address, state,
+                 near, level, hazard, hazards, others [{kernel, offset, file, access}], by and at (of a copy), host
+                 [frames], more [lines]; of a summary: errors (where the tool came to its end), complaints, kinds,
+                 logs, by_error, unprinted, doubts; rank, where the supervisor is one of several
 """
 
 from __future__ import annotations
@@ -150,6 +154,8 @@ from brickprof.bricks import Brick, Coordinates
 
 SCHEMA = 1
 
+BUDGET = "brick.budget_us"
+"""The attribute of a span that says what its brick may take, in microseconds; declared, or learned from the run."""
 ROLES = ("grad_local", "grad", "weight", "update", "activation", "input", "loss")
 PHASES = (
     "run", "step", "forward", "backward", "optimizer", "loader", "eval", "recompute", "transfer", "user",

@@ -49,6 +49,8 @@ class Settings:
     """OTLP endpoint that the supervisor exports to; empty means none."""
     thresholds: dict[str, float] = field(default_factory=dict)
     """Thresholds of contracts that are not the library's: ``{"C-CLIP-001.max": 2.0}``."""
+    budgets: dict[str, float] = field(default_factory=dict)
+    """What bricks may take on a device, in microseconds: ``{"blocks.*.attention": 500, "head backward": 900}``."""
     suppress: dict[str, str] = field(default_factory=dict)
     """Contracts whose violations are only noted, each with the reason why."""
 
@@ -172,6 +174,19 @@ def numbers(value: Any, name: str) -> dict[str, float]:
     return found
 
 
+def budgets(value: Any, name: str) -> dict[str, float]:
+    """``{"blocks.*": 500}``, or texts such as ``blocks.*=500``: a positive number of microseconds each."""
+    found = {}
+    for key, given in _pairs(value, name, "BRICK=MICROSECONDS").items():
+        try:
+            found[key] = float(given)
+        except (TypeError, ValueError):
+            found[key] = math.nan
+        if not (math.isfinite(found[key]) and found[key] > 0):
+            raise ConfigurationError(f"{key} in {name} is {given!r}.", "A budget is a positive number of microseconds.")
+    return found
+
+
 def reasons(value: Any, name: str) -> dict[str, str]:
     """``{"C-BATCH-001": "a toy on purpose"}``, or texts such as ``C-BATCH-001=a toy on purpose``."""
     found = {}
@@ -216,6 +231,7 @@ _PARSERS = {
     "out": _text,
     "otlp": _text,
     "thresholds": numbers,
+    "budgets": budgets,
     "suppress": reasons,
 }
 

@@ -1,7 +1,8 @@
 """Blocks: how long each one takes, forward and backward, and whether what it puts out is finite.
 
 Enters: calls of the chosen modules of every model, through per-instance hooks. Leaves: block spans,
-``activation`` events for outputs that are not finite, ``activation`` samples in sampled steps.
+``activation`` events for outputs that are not finite, ``activation`` samples in sampled steps. On a device the first
+block whose output is not finite is told of every step, by a ``Lookout``.
 
 Outputs are checked by one sum each: finite if and only if no element is NaN or Inf, but for sums that
 overflow, which the second look sorts out. Backward times come from a hook on the output tensor, which never
@@ -14,7 +15,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch import nn
 
 from brickprof.bricks import Brick, Kind
 from brickprof.capture import models, tensors
+from brickprof.capture.lookout import Lookout, Seen
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
@@ -56,6 +58,7 @@ class BlocksProbe(Probe):
         self._broken: set[int] = set()  # reported when it breaks, and again only after it was whole
         self._sampled: list[tuple[tuple[int, int, int, int], Measured]] = []
         self._device: list[tuple[tuple[int, int, int, str], list[torch.Tensor]]] = []
+        self._lookout = session.lookout = Lookout(session, self._counted)
 
     # -- which modules
 
@@ -77,6 +80,7 @@ class BlocksProbe(Probe):
     def compiling(self, module: Any) -> None:
         """A hook in a module that is about to be compiled would be traced: take them out first."""
         self._forget()
+        self._lookout.blind()
 
     def backward_begin(self, losses: Any, upstream: Any) -> None:
         if not self._root_watchers and self.session.models:
@@ -97,6 +101,14 @@ class BlocksProbe(Probe):
         self._roots = _hooked(self._root_watchers)
         if self.session.hooks:
             self._hook()
+        if not every:
+            self._lookout.choose(self._stacked())
+
+    def _stacked(self) -> Iterator[tuple[int, nn.Module]]:
+        for model in self.session.models:
+            for path, module in models.blocks(model):
+                if path:
+                    yield self.session.journal.brick(Brick(Kind.BLOCK, path, model.name)), module
 
     def _hook(self) -> None:
         if not self._roots:
@@ -118,6 +130,7 @@ class BlocksProbe(Probe):
 
     def close(self) -> None:
         self._forget()
+        self._lookout.blind()
 
     # -- costs and results
 
@@ -189,6 +202,25 @@ class BlocksProbe(Probe):
             }  # fmt: skip
             self.session.fact("activation", fields, step=step, always=True)
             self.session.anomaly("activation", {"brick": brick, "value": value}, step=step)
+
+    def _counted(self, step: int, micro: int, seen: Sequence[Seen], counts: list[list[int]]) -> None:
+        """The outputs of a step that nobody looked at for them have been counted: the first that is broken is told."""
+        found = next((each for each in zip(seen, counts, strict=True) if any(each[1])), None)
+        if found is None:
+            return
+        output, (nan, inf) = found
+        self._lookout.rest()
+        if output.brick in self._broken:
+            return
+        self._broken.add(output.brick)
+        fields = {
+            "brick": output.brick, "nan": nan, "inf": inf, "numel": output.numel,
+            "dtype": str(output.dtype).removeprefix("torch."), "phase": "forward",
+            "inputs_finite": True if output.follows else None, "micro": micro,
+        }  # fmt: skip
+        self.session.fact("activation", fields, step=step, always=True)
+        value = math.nan if nan else math.inf
+        self.session.anomaly("activation", {"brick": output.brick, "value": value}, step=step)
 
     def sample(self, brick: int, output: torch.Tensor) -> None:
         """Statistics of one output, in sampled steps."""

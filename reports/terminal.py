@@ -241,7 +241,7 @@ def _why(number: int, why: Why) -> list[Line]:
 
 def _then(finding: Finding, diagnosis: Diagnosis) -> list[Line]:
     identifier = next((i for why in finding.whys for i in why.evidence), "")
-    name = diagnosis.run.get("id") or diagnosis.run.get("folder")
+    name = diagnosis.run.get("show", diagnosis.run.get("id") or diagnosis.run.get("folder"))
     if not identifier or not name:
         return []
     command = f"brickprof show {clean(name)} {clean(identifier, limit=80)}"

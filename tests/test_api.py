@@ -10,7 +10,7 @@ from making import Made
 
 import brickprof
 
-PUBLIC = ["Diagnosis", "Run", "Session", "__version__", "attach", "brick", "diagnose", "load"]
+PUBLIC = ["Diagnosis", "Run", "Session", "__version__", "analyze", "attach", "brick", "diagnose", "load"]
 
 
 def test_all_is_what_there_is():

@@ -1,39 +1,264 @@
-"""Bricks whose time on the device scatters are traced, and rarely."""
+"""Bricks whose time on the device scatters, or is far beyond their budget, are traced, and rarely."""
 
 from __future__ import annotations
 
+import json
 import random
 
-from brickprof.capture.budgets import Budgets
+import pytest
+import torch
+
+import brickprof
+from brickprof import settings
+from brickprof.bricks import Brick, Kind
+from brickprof.capture.budgets import Budgets, Declared, efficiency
+from brickprof.capture.device_clock import DeviceClock
+from brickprof.errors import ConfigurationError
+from brickprof.records import BUDGET, PHASES
+
+FORWARD, BACKWARD = PHASES.index("forward"), PHASES.index("backward")
 
 
-def fed(steps, times, first=0):
+def fed(steps, times, first=0, declared=None, whole=10_000):
+    """``times``: of each brick, what it takes in a step, by a generator of numbers or by that and the step."""
     told = []
-    budgets = Budgets(lambda brick, mean, cv: told.append((brick, mean, cv)))
+    budgets = Budgets(told.append, declared)
     draw = random.Random(0)
     for step in range(first, first + steps):
-        budgets.learn(step, 10_000, [(brick, 1, int(time(draw))) for brick, time in times.items()])
-    return told
+        budgets.learn(step, whole, [(brick, FORWARD, int(time(draw, step))) for brick, time in times.items()])
+    return told, budgets
+
+
+def steady(ns):
+    return lambda draw, step: ns
+
+
+def scattering(draw, step):
+    return draw.choice([1000, 3000])
+
+
+def slower_from(step_, before, after):
+    return lambda draw, step: after if step >= step_ else before
 
 
 def test_steady_bricks_are_left_alone():
-    assert fed(2000, {1: lambda draw: draw.gauss(5000, 300), 2: lambda draw: 4000}) == []
+    told, _ = fed(2000, {1: lambda draw, step: draw.gauss(5000, 300), 2: steady(4000)})
+    assert told == []
 
 
 def test_the_brick_that_scatters_is_named():
-    told = fed(200, {1: lambda draw: 5000, 2: lambda draw: draw.choice([1000, 3000])})
-    assert [brick for brick, _, _ in told] == [2]
-    assert told[0][2] > 0.3
+    told, _ = fed(200, {1: steady(5000), 2: scattering})
+    assert [(strain.brick, strain.reason) for strain in told] == [(2, "cv_exceeded")]
+    assert told[0].cv > 0.3
 
 
 def test_three_times_in_a_run_and_further_and_further_apart():
-    assert len(fed(20_000, {1: lambda draw: draw.choice([1000, 3000])})) == 3
-    assert len(fed(400, {1: lambda draw: draw.choice([1000, 3000])})) == 1
+    assert len(fed(20_000, {1: scattering})[0]) == 3
+    assert len(fed(400, {1: scattering})[0]) == 1
 
 
 def test_what_hardly_matters_may_scatter():
-    assert fed(500, {1: lambda draw: draw.choice([10, 300])}) == []
+    assert fed(500, {1: lambda draw, step: draw.choice([10, 300])})[0] == []
 
 
 def test_the_first_steps_may_scatter():
-    assert fed(64, {1: lambda draw: draw.choice([1000, 3000])}) == []
+    assert fed(64, {1: scattering})[0] == []
+
+
+# -- efficiency
+
+
+def test_a_budget_is_learned_from_the_first_settled_window():
+    _, budgets = fed(79, {1: slower_from(64, 90_000, 5000)})
+    assert budgets.of(1, FORWARD) is None
+    _, budgets = fed(400, {1: lambda draw, step: 90_000 if step < 64 else 5000 + step % 3})
+    assert budgets.of(1, FORWARD) == 5001 and budgets.of(1, BACKWARD) is None and budgets.of(9, FORWARD) is None
+
+
+@pytest.mark.parametrize(("after", "ratio"), [(5000, None), (19_000, None), (21_000, 5 / 21)])
+def test_a_brick_that_takes_four_times_what_it_took_is_named(after, ratio):
+    """All times of the last window are alike: what it is compared with is the first."""
+    declared = Declared({}, {})
+    told = []
+    budgets = Budgets(told.append, declared)
+    for step in range(64, 90):
+        budgets.learn(step, 50_000, [(1, FORWARD, 5000)])
+    budgets._due = 120  # nobody judges the window in which it changes
+    for step in range(90, 140):
+        budgets.learn(step, 50_000, [(1, FORWARD, after)])
+    if ratio is None:
+        assert told == []
+    else:
+        (strain,) = told
+        assert (strain.reason, strain.budget_ns) == ("efficiency_low", 5000)
+        assert strain.efficiency == pytest.approx(ratio) and strain.cv == 0
+
+
+def test_a_declared_budget_is_judged_from_the_first_window_on_and_however_small_the_brick():
+    declared = Declared({}, {})
+    declared.add(1, 0.01)  # 10 ns
+    told, budgets = fed(200, {1: steady(50), 2: steady(50)}, declared=declared)
+    assert [(strain.brick, strain.reason, strain.efficiency) for strain in told] == [(1, "efficiency_low", 0.2)]
+    assert budgets.of(1, FORWARD) == 10 and budgets.of(2, FORWARD) == 50
+
+
+def test_a_small_brick_with_a_budget_may_still_scatter():
+    declared = Declared({}, {})
+    declared.add(1, 1.0)
+    assert fed(500, {1: lambda draw, step: draw.choice([10, 300])}, declared=declared)[0] == []
+
+
+def test_both_reasons_are_one():
+    declared = Declared({}, {})
+    declared.add(1, 0.2)
+    told, _ = fed(100, {1: scattering}, declared=declared)
+    assert [strain.reason for strain in told] == ["both"]
+    assert told[0].efficiency < 0.25 and told[0].cv > 0.15
+
+
+def test_low_efficiency_is_told_as_rarely_as_scatter():
+    declared = Declared({}, {})
+    declared.add(1, 0.1)
+    assert len(fed(400, {1: steady(5000)}, declared=declared)[0]) == 1
+    assert len(fed(20_000, {1: steady(5000)}, declared=declared)[0]) == 3
+
+
+def test_efficiency_is_at_most_one():
+    assert [efficiency(100, actual) for actual in (400, 200, 50, 0)] == [0.25, 0.5, 1.0, 1.0]
+
+
+def test_budgets_are_declared_by_name():
+    bricks = {
+        Brick(Kind.BLOCK, "blocks.0.attention", "GPT"): 1,
+        Brick(Kind.BLOCK, "blocks.0.mlp", "GPT"): 2,
+        Brick(Kind.BLOCK, "", "GPT"): 3,
+    }
+    given = {"blocks.*.attention": 5, "*.mlp backward": 7, "GPT": 9}
+    declared = Declared(given, bricks)
+    found = {(brick, phase): declared.of(brick, phase) for brick in (1, 2, 3, 4) for phase in (FORWARD, BACKWARD)}
+    assert {key: value for key, value in found.items() if value is not None} == {
+        (1, FORWARD): 5000.0, (2, BACKWARD): 7000.0, (3, FORWARD): 9000.0,
+    }  # fmt: skip
+
+
+def test_settings_take_budgets(tmp_path, monkeypatch):
+    (tmp_path / "pyproject.toml").write_text('[tool.brickprof.budgets]\n"blocks.*" = 500\nhead = 1.5\n')
+    assert settings.load(start=tmp_path).budgets == {"blocks.*": 500.0, "head": 1.5}
+    chosen = settings.load({"budgets": "head=2;blocks.0=3"}, start=tmp_path)
+    assert settings.Settings.from_json(chosen.to_json()).budgets == {"head": 2.0, "blocks.0": 3.0}
+    for wrong in ("head", "head=0", "head=-1", "head=nan", "head=soon"):
+        with pytest.raises(ConfigurationError, match="head"):
+            settings.load({"budgets": wrong}, start=tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, float("nan"), float("inf"), "500", True])
+def test_a_brick_wants_a_budget_that_is_a_number(wrong):
+    with pytest.raises(ValueError, match="budget_us"):
+        brickprof.brick("attention", budget_us=wrong)
+
+
+# -- in a training, on a device whose bricks take what the test says
+
+
+class Event:
+    def __init__(self, device):
+        self.device = device
+
+    def record(self):
+        self.at = self.device.at
+
+    def query(self):
+        return True
+
+    def elapsed_time(self, later):
+        return (later.at - self.at) / 1e6
+
+
+class Device:
+    at = 0
+
+    def ready(self):
+        return True
+
+    def event(self):
+        return Event(self)
+
+    def stream(self):
+        return 0
+
+
+def trained(tmp_path, monkeypatch, took, *, steps=200, budget_us=None, **given):
+    """A step is a model and the brick ``attention``, which takes the device ``took(step)`` ns of 1 ms."""
+    device = Device()
+    monkeypatch.setattr(DeviceClock, "lane", device)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    with brickprof.attach(net, optimizer, out=tmp_path, overhead="100%", **given) as bp:
+        for step in range(steps):
+            optimizer.zero_grad()
+            loss = net(torch.ones(2, 4)).mean()
+            with brickprof.brick("attention", budget_us=budget_us):
+                device.at += took(step)
+            device.at += 1_000_000 - took(step)
+            loss.backward()
+            optimizer.step()
+    return brickprof.load(bp.folder), bp.folder
+
+
+def escalations(run):
+    rows = run.spans[run.spans.phase == "step"]
+    told = [(row.step, json.loads(row.attributes).get("escalated")) for row in rows.itertuples()]
+    return [(step, reason) for step, reason in told if reason is not None]
+
+
+@pytest.mark.parametrize(
+    ("took", "budget", "reason"),
+    [
+        (lambda step: 300_000, 60.0, "efficiency_low"),
+        (lambda step: 200_000 + 200_000 * (step % 2), 1000.0, "cv_exceeded"),
+        (lambda step: 200_000 + 200_000 * (step % 2), 10.0, "both"),
+        (lambda step: 300_000, 100.0, None),
+    ],
+)
+def test_the_spans_of_the_steps_that_follow_say_why(tmp_path, monkeypatch, took, budget, reason):
+    run, _ = trained(tmp_path, monkeypatch, took, budget_us=budget)
+    events = [event.fields for event in run.events.itertuples() if event.kind == "unsteady"]
+    told = escalations(run)
+    if reason is None:
+        assert events == [] and told == []
+        return
+    assert events[0]["reason"] == reason and events[0]["budget_us"] == budget and events[0]["phase"] == "user"
+    assert {why for _, why in told} == {reason}
+    steps = sorted(step for step, _ in told)
+    assert steps == list(range(steps[0], steps[0] + 8)) and steps[0] > 64
+
+
+def test_deep_steps_that_somebody_asked_for_say_so(tmp_path, monkeypatch):
+    run, _ = trained(tmp_path, monkeypatch, lambda step: 1000, steps=120, deep_at=100)
+    assert {why for _, why in escalations(run)} == {"manual"}
+    assert 100 in {step for step, _ in escalations(run)}
+
+
+def test_spans_carry_their_budget_declared_or_learned(tmp_path, monkeypatch):
+    run, folder = trained(tmp_path, monkeypatch, lambda step: 200_000, budget_us=150)
+    spans = run.spans[run.spans.step == 190]
+    mine = {row.brick: json.loads(row.attributes) for row in spans.itertuples() if row.attributes}
+    assert mine["attention"][BUDGET] == 150
+    learned = [told.get(BUDGET) for brick, told in mine.items() if brick not in ("attention", "step")]
+    assert learned and all(isinstance(budget, float) for budget in learned)
+    early = run.spans[(run.spans.step == 5) & (run.spans.brick != "attention")]
+    assert not any(BUDGET in (row.attributes or "") for row in early.itertuples())
+
+    from brickprof.telemetry import export_run
+
+    export_run(folder, file=tmp_path / "trace.jsonl")
+    exported = [
+        {each["key"].removeprefix("brickprof."): next(iter(each["value"].values())) for each in span["attributes"]}
+        for line in (tmp_path / "trace.jsonl").read_text().splitlines()
+        for resource in json.loads(line)["resourceSpans"]
+        for scope in resource["scopeSpans"]
+        for span in scope["spans"]
+    ]
+    late = next(each for each in exported if each.get("brick.name") == "attention" and each["step"] == "190")
+    assert (late["brick.budget_us"], late["brick.actual_us"], late["brick.over_budget"]) == (150.0, 200.0, True)
+    assert late["brick.efficiency"] == 0.75

@@ -57,6 +57,22 @@ def test_without_a_gpu_equal_runs_decide_nothing(tmp_path):
     assert "NOTHING TO JUDGE" in done.stdout and "orders nothing on a CPU" in done.stdout
 
 
+@pytest.mark.parametrize("way", ["-m", "-c"])
+def test_a_module_and_code_are_run_as_python_runs_them(tmp_path, way):
+    words = ["-m", "train"] if way == "-m" else ["-c", SCRIPT]
+    done = experiment(tmp_path, "--json", "--level", "light", *words, "--broken", "-o", "theirs", "--control")
+    assert done.returncode == 1, done.stderr
+    told = json.loads(done.stdout)
+    assert [trial["broken_at"] for trial in told["trials"]] == [2, None]
+    assert done.stderr.count("hello ['--broken', '-o', 'theirs', '--control']") == 2, done.stderr
+
+
+def test_a_module_without_a_name_is_wrong_usage(tmp_path):
+    done = experiment(tmp_path, "-m", "")
+    assert done.returncode == 2 and "-m needs the name of a module" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_script_that_is_not_there_is_wrong_usage(tmp_path):
     done = experiment(tmp_path, "trian.py")
     assert done.returncode == 2 and "Did you mean train.py?" in done.stderr

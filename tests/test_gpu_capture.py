@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import json
 import math
+import sys
 import time
 
 import pytest
@@ -167,3 +169,163 @@ def test_what_the_kernel_cannot_read_is_told(tmp_path):
     run = brickprof.load(bp.folder)
     (told,) = [event.fields for event in run.events.itertuples() if event.kind == "fallback"]
     assert told["operation"] == "statistics" and "float64" in told["reason"]
+
+
+class Stack(torch.nn.Module):
+    """A small transformer's skeleton: embedding, residual blocks, head."""
+
+    def __init__(self, layers: int = 6, width: int = 1024) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Linear(width, width)
+        self.blocks = torch.nn.ModuleList([Residual(width) for _ in range(layers)])
+        self.norm, self.head = torch.nn.LayerNorm(width), torch.nn.Linear(width, 8192)
+
+    def forward(self, x):
+        x = self.embedding(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class Residual(torch.nn.Module):
+    spoils = False
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        x = x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+        return torch.sqrt(-x.square() - 1.0) + x if self.spoils else x
+
+
+def stacked(net, steps, *, at=-1, clip=True, compiled=None, peak_from=-1):
+    """Classifies random rows; the forward of block 2 breaks in step ``at``."""
+    run = compiled if compiled is not None else net
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
+    draw = torch.Generator(device="cuda").manual_seed(1)
+    for step in range(steps):
+        net.blocks[2].spoils = step == at
+        if step == peak_from:
+            torch.cuda.reset_peak_memory_stats()
+        x = torch.randn(4096, net.norm.normalized_shape[0], device="cuda", generator=draw)
+        target = torch.randint(0, 8192, (4096,), device="cuda", generator=draw)
+        loss = torch.nn.functional.cross_entropy(run(x), target)
+        optimizer.zero_grad()
+        loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+
+
+def ready_to_count() -> None:
+    """Compiles the kernel of the lookout, so that a run of seconds has it from its first steps."""
+    from brickprof.capture.lookout import Counts
+
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is not None:
+        dynamo.counters.clear()  # where something was compiled, by another test, nobody looks out
+    counts, gate = Counts(), torch.ones((), device="cuda")
+    deadline = time.monotonic() + 120
+    while counts(gate, [gate]) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    told = counts(torch.full((), math.nan, device="cuda"), [torch.tensor([1.0, math.nan, math.inf], device="cuda")])
+    assert told is not None and told.tolist() == [[1, 1]]
+
+
+@pytest.mark.parametrize("clip", [True, False])
+def test_the_step_and_the_block_of_a_nan_are_exact_in_a_step_that_nobody_looks_at(tmp_path, clip):
+    ready_to_count()
+    at, net = 333, Stack().cuda()
+    with brickprof.attach(net, out=tmp_path, overhead="5%") as bp:
+        stacked(net, 400, at=at, clip=clip)
+        watch = bp._session.lookout
+        torch.cuda.synchronize()
+    run = brickprof.load(bp.folder)
+    assert watch.stride == 1
+    assert at not in {event.step for event in run.events.itertuples() if event.kind == "sampled"}
+    told = [event for event in run.events.itertuples() if event.kind == "activation"]
+    assert told[0].step == at and told[0].fields["nan"] == 4096 * 1024
+    assert told[0].fields["inputs_finite"] is True
+    finding = brickprof.diagnose(run).findings[0]
+    assert (finding.contract, finding.first_step, finding.brick) == ("C-TRAINSTABLE-001", at, "blocks.2")
+
+
+def test_outputs_are_counted_in_any_type_on_the_device():
+    from brickprof.kernels.nonfinite import NonFinite, reference
+
+    tensors = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for size in (1, 1023, 100_000, 3_000_001):
+            value = torch.ones(size, device="cuda", dtype=dtype)
+            value[size // 2 :: 7], value[size // 3 :: 1111] = math.nan, math.inf
+            tensors.append(value)
+    for gate in (math.nan, math.inf, 1.0):
+        asked = torch.full((), gate, device="cuda")
+        assert torch.equal(NonFinite()(asked, tensors), reference(asked, tensors))
+
+
+def test_behind_a_finite_loss_the_count_takes_the_device_microseconds():
+    from brickprof.kernels.nonfinite import NonFinite
+
+    counted, gate = NonFinite(), torch.ones((), device="cuda")
+    tensors = [torch.ones(64 * 2**20, device="cuda") for _ in range(16)]  # 4 GiB: a millisecond to read
+    counted(gate, tensors)
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    before.record()
+    for _ in range(50):
+        counted(gate, tensors)
+    after.record()
+    torch.cuda.synchronize()
+    assert before.elapsed_time(after) / 50 < 0.2
+
+
+def test_the_peak_of_the_memory_is_the_same(tmp_path):
+    ready_to_count()
+    peaks = []
+    for context in (
+        lambda net: contextlib.nullcontext(),
+        lambda net: brickprof.attach(net, out=tmp_path, overhead="5%"),
+    ):
+        gc.collect()
+        net = Stack().cuda()
+        with context(net):
+            stacked(net, 180, peak_from=80)
+        peaks.append(torch.cuda.max_memory_allocated())
+        del net
+    assert peaks[1] <= 1.01 * peaks[0], peaks
+
+
+def test_the_lookout_waits_for_nothing(tmp_path):
+    ready_to_count()
+    net = Stack().cuda()
+    with brickprof.attach(net, out=tmp_path, overhead="5%") as bp:
+        stacked(net, 40)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            stacked(net, 100)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert bp._session.lookout.hooked
+    run = brickprof.load(bp.folder)
+    assert [event.fields for event in run.events.itertuples() if event.kind == "probe_off"] == []
+
+
+def test_a_compiled_model_gets_no_hook_and_is_compiled_once(tmp_path):
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    net = Stack(layers=3, width=256).cuda()
+    with brickprof.attach(net, out=tmp_path) as bp:
+        compiled = torch.compile(net)
+        stacked(net, 30, compiled=compiled)
+        frames = torch._dynamo.utils.counters["frames"]["total"]
+        stacked(net, 60, compiled=compiled)
+        assert torch._dynamo.utils.counters["frames"]["total"] == frames
+        assert bp._session.lookout.hooked == 0
+        assert not any(module._forward_hooks for block in net.blocks for module in block.modules())
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()

@@ -57,6 +57,48 @@ out = torch.empty(1000, device="cuda")
 write_past_the_end[(8,)](out, 1000, SIZE=256)
 torch.cuda.synchronize()
 """
+UNWRITTEN = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def read_unwritten(x, out, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    tl.store(out + at, tl.load(x + at) + 1.0)
+
+x, out = torch.empty(256, device="cuda"), torch.zeros(256, device="cuda")
+read_unwritten[(1,)](x, out, SIZE=256)
+torch.cuda.synchronize()
+"""
+BY_HAND = """
+import torch
+source = '''
+extern "C" __global__ void racy(int* out) {
+    __shared__ int row[128];
+    row[threadIdx.x] = threadIdx.x;
+    out[threadIdx.x] = row[127 - threadIdx.x];  // no barrier between the two
+}
+extern "C" __global__ void half_a_warp(int* out) {
+    if (threadIdx.x <= 16) { __syncwarp(0xffff); out[threadIdx.x] = 1; }  // the last of them is not in the mask
+}
+'''
+out = torch.zeros(128, dtype=torch.int32, device="cuda")
+kernel = torch.cuda._compile_kernel(source, "KERNEL")
+kernel(grid=(1, 1, 1), block=(THREADS, 1, 1), args=(out,))
+torch.cuda.synchronize()
+"""
+SMALL_KERNELS = """
+import torch
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(60):
+    y = model(torch.randn(8, 64, device="cuda"))
+    for _ in range(150):
+        y = (y.sin().add(0.1).mul(0.99).cos().sub(0.1)).tanh()
+    loss = y.square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +192,39 @@ def test_memcheck_finds_a_kernel_that_writes_past_the_end(tmp_path):
     assert wrong and "write_past_the_end" in wrong[0]["kernel"], told
     found = json.loads((recorded(tmp_path) / "diagnosis.json").read_text())["findings"]
     assert any(one["root_cause"] == "out-of-bounds" and "write_past_the_end" in one["brick"] for one in found), found
+
+
+@pytest.mark.parametrize(
+    ("tool", "text", "kernel", "error", "cause"),
+    [
+        ("initcheck", UNWRITTEN, "read_unwritten", "uninitialised", "uninitialised-read"),
+        ("racecheck", BY_HAND.replace("THREADS", "128"), "racy", "race", "kernel-race"),
+        ("synccheck", BY_HAND.replace("THREADS", "32"), "half_a_warp", "barrier", "kernel-race"),
+    ],
+)
+def test_the_other_tools_name_the_kernel_at_fault(tmp_path, tool, text, kernel, error, cause):
+    try:
+        sanitizer.found()
+    except UsageError as no_tool:
+        pytest.skip(no_tool.message)
+    if "_compile_kernel" in text and not hasattr(torch.cuda, "_compile_kernel"):
+        pytest.skip("this torch compiles no kernels by hand")
+    script(tmp_path, text.replace("KERNEL", kernel))
+    done = run(["--sanitizer", tool, "t.py"], tmp_path, timeout=500)
+    told = [event.fields for event in events(tmp_path, "sanitizer")]
+    print(done.stderr[-3000:], *told, sep="\n")
+    for log in recorded(tmp_path).glob("sanitizer-*.log"):
+        print(log.read_text()[:6000])
+    assert any(fields.get("error") == error and kernel in fields.get("kernel", "") for fields in told), told
+    found = json.loads((recorded(tmp_path) / "diagnosis.json").read_text())["findings"]
+    assert any(one["root_cause"] == cause and kernel in one["brick"] for one in found), found
+
+
+def test_a_device_that_waits_for_launches_is_a_note(tmp_path):
+    script(tmp_path, SMALL_KERNELS)
+    done = run(["--level", "deep", "t.py"], tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads((recorded(tmp_path) / "diagnosis.json").read_text())["findings"]
+    found = [one for one in told if one["contract"] == "C-UTILISATION-001"]
+    print(*found, sep="\n")
+    assert [(one["root_cause"], one["severity"]) for one in found] == [("launch-storm", "info")]

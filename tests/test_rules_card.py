@@ -326,16 +326,56 @@ def test_reserved_memory_that_grows_far_above_its_use_is_fragmentation(peak_gb, 
 @pytest.mark.parametrize(
     ("name", "dtype", "tflops"),
     [
-        ("NVIDIA H200", "bfloat16", 989.4), ("NVIDIA H100 80GB HBM3", "float16", 989.4),
-        ("NVIDIA H100 PCIe", "bfloat16", 756.0), ("NVIDIA A100-SXM4-80GB", "tf32", 156.0),
-        ("NVIDIA B200", "bfloat16", 2250.0), ("NVIDIA GeForce RTX 4090", "bfloat16", 165.2),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", "bfloat16", None), ("NVIDIA L40S", "float32", 91.6),
-        ("NVIDIA A10G", "bfloat16", None), ("Tesla T4", "bfloat16", None), ("Tesla T4", "float16", 65.0),
-        ("NVIDIA GeForce RTX 4090 D", "bfloat16", None), ("something else", "float32", None),
+        ("NVIDIA GB200", "bfloat16", 2500.0), ("NVIDIA B200", "bfloat16", 2250.0), ("NVIDIA B100", "bfloat16", 1750.0),
+        ("NVIDIA GH200 480GB", "bfloat16", 989.4), ("NVIDIA H200", "bfloat16", 989.4),
+        ("NVIDIA H200 NVL", "bfloat16", 835.5), ("NVIDIA H100 80GB HBM3", "float16", 989.4),
+        ("NVIDIA H100 80GB HBM3", "float8_e4m3fn", 1978.9), ("NVIDIA H100 NVL", "bfloat16", 835.5),
+        ("NVIDIA H100 PCIe", "bfloat16", 756.0), ("NVIDIA H100 PCIe", "float32", 51.2),
+        ("NVIDIA H800", "bfloat16", 989.4), ("NVIDIA H800 PCIe", "bfloat16", 756.0), ("NVIDIA H20", "bfloat16", 148.0),
+        ("NVIDIA A100-SXM4-40GB", "bfloat16", 312.0), ("NVIDIA A100-SXM4-80GB", "tf32", 156.0),
+        ("NVIDIA A100-PCIE-40GB", "bfloat16", 312.0), ("NVIDIA A100 80GB PCIe", "float32", 19.5),
+        ("NVIDIA A800-SXM4-80GB", "bfloat16", 312.0), ("NVIDIA A10", "bfloat16", 125.0),
+        ("NVIDIA A10G", "bfloat16", 70.0), ("NVIDIA A30", "bfloat16", 165.0), ("NVIDIA A40", "bfloat16", 149.7),
+        ("NVIDIA L4", "bfloat16", 121.0), ("NVIDIA L40", "bfloat16", 181.0), ("NVIDIA L40S", "bfloat16", 362.0),
+        ("NVIDIA L40S", "float32", 91.6), ("NVIDIA RTX 6000 Ada Generation", "bfloat16", 364.2),
+        ("NVIDIA RTX A6000", "bfloat16", 154.8), ("NVIDIA GeForce RTX 3090", "bfloat16", 71.0),
+        ("NVIDIA GeForce RTX 4090", "bfloat16", 165.2), ("NVIDIA GeForce RTX 5090", "bfloat16", 209.5),
+        ("Tesla V100-SXM2-16GB", "float16", 125.0), ("Tesla V100-PCIE-32GB", "float16", 112.0),
+        ("Tesla V100S-PCIE-32GB", "float16", 130.0), ("Tesla T4", "float16", 65.0),
+        ("AMD Instinct MI300X", "bfloat16", 1307.4), ("AMD Instinct MI325X", "float8_e4m3fnuz", 2614.9),
+        ("AMD Instinct MI300X VF", "float32", 163.4), ("AMD Instinct MI250X", "bfloat16", 191.5),
+        ("AMD Instinct MI210", "bfloat16", 181.0),
     ],
 )  # fmt: skip
-def test_peaks_are_those_of_the_data_sheets_and_nothing_is_made_up(name, dtype, tflops):
+def test_peaks_are_those_of_the_data_sheets(name, dtype, tflops):
     assert peak(name, dtype) == tflops
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("something else", "float32"), ("", "bfloat16"), ("NVIDIA B300 SXM6 AC", "bfloat16"),
+        ("NVIDIA A10G", "float32"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "bfloat16"), ("NVIDIA GeForce RTX 4090 D", "bfloat16"),
+        ("NVIDIA GeForce RTX 3090 Ti", "bfloat16"), ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bfloat16"),
+        ("GRID A100-10C", "bfloat16"), ("NVIDIA L40S-48Q", "bfloat16"), ("NVIDIA A100-SXM-64GB", "bfloat16"),
+        ("NVIDIA H100 CNX", "bfloat16"), ("NVIDIA A100X", "bfloat16"), ("Quadro RTX 6000", "float16"),
+        ("Tesla T4", "bfloat16"), ("Tesla V100-SXM2-16GB", "bfloat16"), ("NVIDIA A100-SXM4-80GB", "float8_e4m3fn"),
+        ("NVIDIA H200", "float64"), ("AMD Instinct MI250X", "tf32"),
+    ],
+)  # fmt: skip
+def test_nothing_is_made_up_for_other_cards_slices_and_types(name, dtype):
+    assert peak(name, dtype) is None
+
+
+def test_the_mfu_of_a_card_that_is_not_in_the_table_is_not_known_and_says_so():
+    made = tokens(OnCard(**BIG), 8, 1024)
+    for record in made.records:
+        if record.kind == "card" and record.fields["what"] == "device":
+            record.fields.update(name="NVIDIA Something 9000")
+    found = mfu(Story.of(made.run()))
+    assert (found.ratio, found.how, found.peak_tflops) == (None, "", None)
+    assert "NVIDIA Something 9000 in bfloat16 is not in the table" in found.why
 
 
 def tokens(made, rows, places):

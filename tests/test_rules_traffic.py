@@ -94,7 +94,21 @@ def test_a_compiled_run_says_why_it_is_not_judged():
     made.records = [record for record in made.records if getattr(record, "kind", "") != "transfers"]
     made.event("compile", 0, model="Net", path="")
     result = judge(made)
-    assert result.verdict is Verdict.NOT_EVALUATED and "compiled" in result.why
+    assert result.verdict is Verdict.NOT_EVALUATED and "compiled (Net)" in result.why
+
+
+def test_copies_of_compiled_code_have_their_block_and_the_functions_that_were_compiled():
+    made = moving(row(2))
+    made.records = [record for record in made.records if getattr(record, "kind", "") != "transfers"]
+    for name in ("Net.forward", "mix", "Net.forward", "other", "last"):
+        made.event("compile", 0, function=name, site="model.py:12")
+    made.records.append(Span(Brick(Kind.BLOCK, "a", "Net"), 30, START, START + 90, id=900))
+    for number, parent in enumerate((900, 900, 7)):
+        told = {"id": 910 + number, "parent": parent, "attributes": {"source": "profiler"}}
+        made.records.append(Span(Brick(Kind.TRANSFER, "H2D"), 30, START + 10, START + 10, **told))
+    result = judge(made)
+    assert "(Net.forward at model.py:12, mix at model.py:12, other at model.py:12 and 1 more)" in result.why
+    assert result.observed == "3 copies between host and device in a step, most of them in a"
 
 
 # -- too many

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -20,7 +21,7 @@ from brickprof.capture.trace import PHASE
 from brickprof.errors import OutputError
 from brickprof.journal import write_meta
 from brickprof.journal.folders import new_run_folder, run_id_of
-from brickprof.records import RunMeta
+from brickprof.records import BUDGET, RunMeta
 from brickprof.settings import Settings
 
 if TYPE_CHECKING:
@@ -109,17 +110,25 @@ def _new_folder(settings: Settings) -> Path:
 class brick(contextlib.ContextDecorator):
     """Marks one's own code as a brick: ``with brick("sample"):`` or ``@brick("sample")``.
 
-    Without a session that records, it costs a microsecond and does nothing.
+    ``budget_us`` is what it may take, in microseconds: its spans say how it fares, and on a device one that takes more
+    than four times as long has the next steps traced in full. Without a session that records, it costs a microsecond
+    and does nothing.
     """
 
-    def __init__(self, name: str, kind: str = "block", **attributes: Any) -> None:
+    def __init__(self, name: str, kind: str = "block", *, budget_us: float | None = None, **attributes: Any) -> None:
         self._name = name
         self._kind = Kind(kind)
+        self._budget_us = budget_us
+        if budget_us is not None:
+            number = isinstance(budget_us, (int, float)) and not isinstance(budget_us, bool)
+            if not (number and math.isfinite(budget_us) and budget_us > 0):
+                raise ValueError(f"budget_us of brick {name!r} must be a positive number, not {budget_us!r}")
+            attributes[BUDGET] = budget_us
         self._attributes = json.dumps(attributes, default=str) if attributes else None
         self._open: list[list[tuple[Session, int]]] = []
 
     def _recreate_cm(self) -> brick:
-        return brick(self._name, self._kind)._with(self._attributes)
+        return brick(self._name, self._kind, budget_us=self._budget_us)._with(self._attributes)
 
     def _with(self, attributes: str | None) -> brick:
         self._attributes = attributes
@@ -131,6 +140,8 @@ class brick(contextlib.ContextDecorator):
         for session in hub.sessions if hub is not None else ():
             with contextlib.suppress(Exception):
                 number = session.journal.brick(Brick(self._kind, self._name))
+                if self._budget_us is not None:
+                    session.budgets.declared.add(number, self._budget_us)
                 opened.append((session, session.trace.open(number, PHASE["user"])))
         self._open.append(opened)
         return self

@@ -1,8 +1,8 @@
 """When bricks ran on the device: marks that are queued between their kernels now, and asked in a later step.
 
 Enters: beginnings and ends of bricks, in steps whose spans are wanted. Leaves: their span rows, with the time on the
-device beside the host's. A mark is an event of the stream that is current; nobody waits for one, and what the device
-has not reached when the run ends is written without its time.
+device beside the host's and what it may be, where somebody knows. A mark is an event of the stream that is current;
+nobody waits for one, and what the device has not reached when the run ends is written without its time.
 
 An event tells how long after another it was reached, not when. So each step has a first mark, from which all others
 are counted, and the whole is laid on the host's clock as early as can be: no mark was reached before it was queued. It
@@ -18,7 +18,7 @@ import torch
 
 from brickprof.capture.surroundings import hands_off
 from brickprof.clock import now
-from brickprof.records import PHASES
+from brickprof.records import BUDGET, PHASES
 
 _BRICK, _PHASE, _STEP, _DEVICE_NS, _STREAM, _ATTRIBUTES = 2, 3, 4, 8, 9, 10  # columns of a span
 _MOST_PENDING = 64
@@ -69,10 +69,13 @@ class DeviceClock:
     def __init__(
         self, write: Callable[[tuple[Any, ...]], None],
         learn: Callable[[int, int, list[tuple[int, int, int]]], None] = lambda _step, _whole, _times: None,
+        budget: Callable[[int, int], float | None] = lambda _brick, _phase: None,
     ) -> None:  # fmt: skip
-        """``learn``: told the (brick, phase, ns) of each step, and how long the device took for the whole of it."""
+        """``learn``: told the (brick, phase, ns) of each step, and how long the device took for the whole of it;
+        ``budget``: what a brick may take in a phase, in ns."""
         self._write = write
         self._learn = learn
+        self._budget = budget
         self._step: _Step | None = None
         self._pending: list[_Step] = []
         self._free: list[Event] = []
@@ -149,7 +152,10 @@ class DeviceClock:
             start, end = after_first[id(before)], after_first[id(after)]
             row[_DEVICE_NS] = max(end - start, 0)
             row[_STREAM] = self._streams.setdefault(before.stream, len(self._streams))
-            row[_ATTRIBUTES] = _with_start(row[_ATTRIBUTES], began + start)
+            row[_ATTRIBUTES] = _with(row[_ATTRIBUTES], f'"device_start_ns":{began + start}')
+            budget = self._budget(row[_BRICK], row[_PHASE])
+            if budget is not None and f'"{BUDGET}"' not in row[_ATTRIBUTES]:
+                row[_ATTRIBUTES] = _with(row[_ATTRIBUTES], f'"{BUDGET}":{round(budget / 1000, 3)}')
         whole = next((row for row, _, _ in step.spans if row[_PHASE] == PHASES.index("step")), None)
         if whole is not None:
             times = [(row[_BRICK], row[_PHASE], row[_DEVICE_NS]) for row, _, _ in step.spans if row is not whole]
@@ -160,6 +166,5 @@ def _marks(step: _Step) -> list[Mark]:
     return [step.first, *(mark for _, before, after in step.spans for mark in (before, after))]
 
 
-def _with_start(attributes: str | None, start: int) -> str:
-    told = f'"device_start_ns":{start}'
+def _with(attributes: str | None, told: str) -> str:
     return f"{{{told}}}" if not attributes or attributes == "{}" else f"{attributes[:-1]},{told}}}"

@@ -397,6 +397,8 @@ def _about_to_compile(module: Any) -> None:
     if isinstance(module, torch.nn.Module):
         hub.training()
         hub.send("compiling", module)
+    else:
+        hub.send("compiling_code")
 
 
 def watch_first_call() -> None:

@@ -27,7 +27,7 @@ from brickprof.bricks import Brick, Kind
 from brickprof.capture import graph, models, ranges
 from brickprof.capture.backlog import Backlog
 from brickprof.capture.book import Book, owned
-from brickprof.capture.budgets import Budgets
+from brickprof.capture.budgets import Budgets, Declared, Strain
 from brickprof.capture.by_hand import ByHand
 from brickprof.capture.cadence import NOTHING, Cadence
 from brickprof.capture.census import Census
@@ -42,9 +42,11 @@ from brickprof.capture.trace import PHASE, Trace
 from brickprof.clock import now
 from brickprof.journal import Journal
 from brickprof.pulse import Pulse
+from brickprof.records import PHASES
 from brickprof.settings import Settings
 
 if TYPE_CHECKING:
+    from brickprof.capture.lookout import Lookout
     from brickprof.capture.places import Places
 
 _LEAP = 2.0
@@ -73,7 +75,8 @@ class Session:
         self.rank = int(about.get("rank", 0))
         self.journal = Journal(folder, max_bytes=settings.max_bytes)
         self.pulse = Pulse(folder)
-        self.clock = DeviceClock(self.journal.span, Budgets(self._unsteady).learn)
+        self.budgets = Budgets(self._strained, Declared(settings.budgets, self.journal.bricks))
+        self.clock = DeviceClock(self.journal.span, self._learn_times, self.budgets.of)
         self.trace = Trace(self.journal, self.pulse, self.clock)
         self.trace.ranges = ranges.wanted(self.journal.bricks)
         self.steps = StepClock()
@@ -94,8 +97,10 @@ class Session:
         self.expecting = False
         """Whether a probe wants to be told of the next backward, also in a step that nobody looks at."""
         self.vigil: Callable[..., None] | None = None
-        self.backlog = Backlog()
         """Looks at an optimizer's gradients also in a step that nobody looks at, where that costs next to nothing."""
+        self.lookout: Lookout | None = None
+        """The same for the outputs of blocks."""
+        self.backlog = Backlog()
         self.dispatch = Dispatch(self.fact)
         self.readback = Readback(self.spend, self.journal.date)
         self.fused = Fused(partial(self.fact, always=True))
@@ -174,16 +179,27 @@ class Session:
         self._escalations[broken] = (times + 1, self.step + rest * 2 ** min(times, 10))
         until = self.step + self.settings.escalation_steps
         self.cadence.escalate(until)
+        self._reason = ("anomaly", until)
         if self.step == (step if step is not None else self.step):
             self._look_from_here()
         self.fact("anomaly", {"what": what, "until": until, **fields}, step=step, always=True)
 
-    def _unsteady(self, brick: int, mean_ns: float, cv: float) -> None:
-        """A brick takes the device a different time in every step: the next ones are traced in full."""
+    def _learn_times(self, step: int, step_ns: int, times: list[tuple[int, int, int]]) -> None:
+        """What bricks took the device; not in steps in which we kept it waiting ourselves."""
+        if self.settings.level == "deep" or (step > self.cadence.deep_until and step not in self.cadence.planned):
+            self.budgets.learn(step, step_ns, times)
+
+    def _strained(self, strain: Strain) -> None:
+        """A brick takes the device a different time in every step, or too long: the next ones are traced in full."""
         until = self.step + self.settings.escalation_steps
         self.cadence.escalate(until)
-        self._reason = (f"brick {brick} scatters by {cv:.0%}", until)
-        fields = {"brick": brick, "mean_ns": int(mean_ns), "cv": round(cv, 4), "until": until}
+        self._reason = (strain.reason, until)
+        budget, ratio = strain.budget_ns, strain.efficiency
+        fields = {
+            "brick": strain.brick, "phase": PHASES[strain.phase], "mean_ns": int(strain.mean_ns),
+            "cv": round(strain.cv, 4), "budget_us": None if budget is None else round(budget / 1000, 3),
+            "efficiency": None if ratio is None else round(ratio, 4), "reason": strain.reason, "until": until,
+        }  # fmt: skip
         self.fact("unsteady", fields, always=True)
 
     def _look_from_here(self) -> None:
@@ -280,6 +296,8 @@ class Session:
         self.gradients_used = False
         if self.census.due or not self.models:
             self._guarded("models", self.census.want_leaves, losses)
+        if self.lookout is not None:
+            self.lookout.backward(losses)
         self.emit("backward_begin", losses, upstream)
         graph.forget()
 
@@ -298,6 +316,8 @@ class Session:
         steps.total_backwards += 1
         self._trained = self.step + 1
         self.backward_depth = 1
+        if self.lookout is not None:
+            self.lookout.backward(losses)
         self._spent += _counter() - start
         return True
 
@@ -392,6 +412,8 @@ class Session:
         cadence.idled(wall, spent)
         steps.advance()
         self.step = self.trace.step = steps.number
+        if self.lookout is not None:
+            self.lookout.enter(self.step)
         self._read_back(stamp)
         if stamp >= self._publish_at:
             self._publish(wall, stamp)
@@ -416,6 +438,8 @@ class Session:
         if step in _RESCAN_STEPS or step % 1000 == 0:
             self._guarded("models", self.census.rescan)
         self.looking = on is not NOTHING
+        if self.lookout is not None:
+            self.lookout.enter(step, forward_done=self.steps.backwards > 0)
         self._guarded("clock", self.clock.begin, on.spans)
         if not self.looking:
             self.hooks = self.tracing = False
@@ -488,9 +512,11 @@ class Session:
             self.trace.write(row, self.clock.first)
 
     def _why(self) -> str:
-        """Why this step was traced in full, where that was our own idea."""
+        """Why this step was traced in full, where it was one of few."""
         reason, until = self._reason
-        return f',"escalated":"{reason}"' if self.step <= until else ""
+        if self.step > until:
+            reason = "manual" if self.step in self.cadence.planned else ""
+        return f',"escalated":"{reason}"' if reason and self.on.deep else ""
 
     def _report_cadence(self, reason: str) -> None:
         fields = {**self.cadence.stride, "overhead": round(self.cadence.overhead, 5), "reason": reason}
@@ -508,6 +534,11 @@ class Session:
         self.census.stop_waiting()
         self.emit("compiling", module)
         self.census.due = self.census.wrapped = True
+
+    def compiling_code(self) -> None:
+        """A function is handed to torch.compile, and may call a model."""
+        if self.lookout is not None:
+            self.lookout.blind()
 
     def watched(self) -> list[torch.Tensor]:
         """Trainable tensors that take part, whoever updates them."""
@@ -536,6 +567,8 @@ class Session:
         if self.closed:
             return
         self.closed = True
+        if self.lookout is not None:
+            self.lookout.blind()
         self.emit("step_end", self.step)
         with contextlib.suppress(Exception):
             self.readback.send()

@@ -1,6 +1,6 @@
 """``brickprof compare``: the first step, brick and tensor where two runs part.
 
-Enters: two runs. Leaves: a table or JSON on stdout; exit code 0 when they are the same, 1 when they differ, 3 when they
+Enters: two runs, recorded or told by logs. Leaves: a table or JSON on stdout; exit code 0 when they are the same, 1 when they differ, 3 when they
 have nothing in common.
 """
 
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-_RUN = "A run's folder, or the last letters of its id."
+_RUN = "A run's folder, the last letters of its id, or a log."
 
 
 def register(app: typer.Typer) -> None:
@@ -28,23 +28,26 @@ def compare(
     """Show where two runs part: the first step, brick and tensor.
 
     Losses, gradients, weights, batches and settings are compared in the order in which they act. With --tolerance,
-    measured numbers may differ by so much (relative above one), and bits and batches are not compared.
+    measured numbers may differ by so much (relative above one), and bits and batches are not compared. Two logs are
+    compared by what they tell: losses, norms and learning rates of the steps that both name.
 
-    Example: brickprof compare k3f9 m2x7 --tolerance 1e-4
+    Examples: brickprof compare k3f9 m2x7 --tolerance 1e-4
+
+      brickprof compare good/train.log bad/train.log
     """
     import json
     import math
 
     from rich.console import Console
 
+    from brickprof.analysis.opening import open_run
     from brickprof.diagnosis.compare import compare as compared
     from brickprof.errors import UsageError
     from brickprof.reports import comparison
-    from brickprof.run import Run
 
     if not math.isfinite(tolerance):
         raise UsageError("--tolerance has to be a finite number.")
-    found = compared(Run.open(a), Run.open(b), tolerance)
+    found = compared(open_run(a), open_run(b), tolerance)
     if as_json:
         print(json.dumps(comparison.facts(found), indent=2))
     else:

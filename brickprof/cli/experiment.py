@@ -1,8 +1,8 @@
 """``brickprof experiment``: run a script again with one thing changed, and say what that shows.
 
-Enters: an experiment, then TARGET and its arguments as for ``brickprof run``. Leaves: a verdict with both runs, as
-text or JSON on stdout (the script's own output goes to stderr); 0 the same, 1 they differ, 2 wrong usage, 3 nothing to
-judge.
+Enters: an experiment, then TARGET (or -m MODULE, or -c CODE) and its arguments as for ``brickprof run``. Leaves: a
+verdict with both runs, as text or JSON on stdout (the script's own output goes to stderr); 0 the same, 1 they differ,
+2 wrong usage, 3 nothing to judge.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from brickprof.cli.run import LikePython
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +31,9 @@ _NO_VERDICT = ("? NOTHING TO JUDGE  ", "bold yellow")
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Run a script again with one thing changed, and compare.", rich_markup_mode=None)
     group.callback()(lambda: None)
-    group.command("launch-blocking", context_settings={"allow_interspersed_args": False})(launch_blocking)
+    group.command("launch-blocking", cls=LikePython, context_settings={"allow_interspersed_args": False})(
+        launch_blocking
+    )
     app.add_typer(group, name="experiment")
 
 
@@ -37,6 +41,8 @@ def launch_blocking(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="TARGET ARGS...", help="A script, and its arguments, left untouched.")
     ] = None,
+    module: Annotated[str | None, typer.Option("-m", metavar="MODULE", help="Run a module, like python -m.")] = None,
+    code: Annotated[str | None, typer.Option("-c", metavar="CODE", help="Run code, like python -c.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="DIR", help="The folder that will hold the runs.")
     ] = None,
@@ -64,14 +70,15 @@ def launch_blocking(
     if not math.isfinite(tolerance):
         raise UsageError("--tolerance has to be a finite number.")
     chosen = settings.load({"out": str(out) if out else None, "level": level})
-    target.resolve(command or [])  # says so now, should there be nothing to run
+    target.resolve(command or [], module=module, code=code)  # says so now, should there be nothing to run
     try:
         folder = new_run_folder(Path(chosen.out), "launch-blocking")
     except OSError as error:
         raise OutputError(
             f"cannot write to {chosen.out}: {error.strerror or error}.", "Choose another with -o."
         ) from None
-    words = [*(("--level", level) if level else ()), *(command or [])]
+    script = ("-m", module) if module is not None else ("-c", code) if code is not None else ()
+    words = [*(("--level", level) if level else ()), *script, *(command or [])]
     found = experiment.conduct(words, folder, tolerance=tolerance, control=control)
     _show(found, as_json)
     raise typer.Exit(found.exit_code)

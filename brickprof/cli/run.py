@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 _TAKE_THE_REST = ("-m", "-c")
 
 
-class _LikePython(TyperCommand):
+class LikePython(TyperCommand):
     """``-m MODULE`` and ``-c CODE`` end the options, as they do for python."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -48,7 +48,7 @@ def _fenced(args: list[str], valued: frozenset[str]) -> list[str]:
 def register(app: typer.Typer) -> None:
     app.command(
         "run",
-        cls=_LikePython,
+        cls=LikePython,
         context_settings={"allow_interspersed_args": False},
         options_metavar="[OPTIONS]",
     )(run)

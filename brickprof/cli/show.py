@@ -1,6 +1,6 @@
 """``brickprof show``: a recorded run, or the evidence behind one of its ids.
 
-Enters: a run's folder or id, and perhaps an evidence id. Leaves: an overview or records, on stdout.
+Enters: a run's folder or id, or a log, and perhaps an evidence id. Leaves: an overview or records, on stdout.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or the last letters of its id.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, the last letters of its id, or a log.")],
     identity: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="An evidence id, such as g:212 or event:17@0.")
     ] = None,
@@ -30,13 +30,13 @@ def show(
 
     from rich.console import Console
 
+    from brickprof.analysis.opening import open_run
     from brickprof.diagnosis import diagnose
     from brickprof.errors import UnreadableInput
     from brickprof.reports import overview, records
-    from brickprof.run import Run
     from brickprof.text import clean
 
-    opened = Run.open(run)
+    opened = open_run(run)
     console = Console(highlight=False)
     if opened.damage:
         lost = "; ".join(clean(damage) for damage in opened.damage)

@@ -18,6 +18,7 @@ from brickprof.diagnosis.card_facts import card_facts
 from brickprof.diagnosis.case import Case
 from brickprof.diagnosis.hypotheses import Hypothesis, best
 from brickprof.diagnosis.incidents import Incident, incidents
+from brickprof.diagnosis.log_facts import log_facts
 from brickprof.diagnosis.model import Diagnosis, Finding
 from brickprof.diagnosis.timeline import Timeline
 from brickprof.diagnosis.transfer_facts import transfer_facts
@@ -71,7 +72,7 @@ class Doctor:
         if any(finding.severity is Severity.ERROR for finding in findings):
             verdict = Verdict.FAIL
         about = summary.about(run, self.timeline, results) | card_facts(self.engine.story)
-        about |= transfer_facts(self.engine.story)
+        about |= transfer_facts(self.engine.story) | log_facts(self.engine.story)
         if self.engine.notes:
             about["notes"] = list(self.engine.notes)
         return Diagnosis(verdict, about, tuple(findings), contracts)

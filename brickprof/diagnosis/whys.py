@@ -26,7 +26,7 @@ def chain(incident: Incident, cause: Hypothesis | None, timeline: Timeline) -> t
         ending = list(cause.whys[-2:]) if cause is not None else []
         ending += [missing] if (missing := _missing(cause)) is not None else []
     ending = ending[: MOST - 1]
-    steps = _steps(seen, timeline) if seen.what == "nonfinite" else [_seen(seen)]
+    steps = _steps(seen, timeline) if "shown" in seen.details else [_seen(seen), *_then(seen)]
     return (*steps[: MOST - len(ending)], *ending)[:MOST]
 
 
@@ -34,6 +34,12 @@ def _behind(lead: Violation, seen: Violation) -> Why:
     """From what was seen to the mechanism."""
     question = lead.details.get("asked") or "What lies behind it?"
     return Why(question, wording.sentence(lead.symptom), lead.brick, lead.evidence)
+
+
+def _then(violation: Violation) -> list[Why]:
+    """What the rule that saw the symptom found on the way back from it."""
+    told = violation.details.get("then", ())
+    return [Why(each.question, each.finding, each.brick, each.evidence) for each in told]
 
 
 def _seen(violation: Violation) -> Why:

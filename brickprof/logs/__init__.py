@@ -6,22 +6,34 @@ package, one format a file; the one that is surest of the file's beginning reads
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import struct
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from brickprof import plugins
-from brickprof.errors import UnreadableInput
+from brickprof.errors import UnreadableInput, UsageError
 from brickprof.logs.reading.gather import Attempt, Gathering, Log, Series
 from brickprof.logs.reading.model import Fact, Reader
-from brickprof.logs.reading.source import Source
+from brickprof.logs.reading.source import Part, Source
 from brickprof.text import clean
 
-__all__ = ["Attempt", "Fact", "Log", "Series", "read", "readers", "sniff"]
+__all__ = ["Attempt", "Fact", "Log", "Series", "choose", "read", "readers", "sniff"]
+
+Mapped = Callable[[Callable[[Any], Any], list[Any]], Iterable[Any]]
+"""Does what ``map`` does, in order, perhaps elsewhere."""
 
 _LIBRARY = ("reading",)
 _LEAST = 0.05
+_STUMBLES = (
+    ValueError, OverflowError, UnicodeError, RecursionError, KeyError, IndexError, TypeError, OSError, AttributeError,
+    ArithmeticError, AssertionError, EOFError, zlib.error, struct.error,
+)  # fmt: skip
+"""What a reader may meet in a file that is not as it should be."""
 
 
 @lru_cache(maxsize=1)
@@ -69,18 +81,65 @@ _FOREIGN = {
 }  # fmt: skip
 
 
-def read(path: str | Path | Source, reader: Reader | None = None) -> Log:
-    """One log. What is damaged in it is said in ``damage``; what came before is there."""
+def choose(name: str = "", pattern: str = "") -> Reader | None:
+    """The reader that was asked for by its name or by a pattern; None where it is to be found out."""
+    if pattern:
+        from brickprof.logs.reading.templates import from_pattern
+
+        made: Reader = from_pattern(pattern)
+        return made
+    if not name:
+        return None
+    if name not in readers():
+        near = get_close_matches(name, readers(), n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]}?" if near else f"Formats: {', '.join(sorted(readers()))}."
+        raise UsageError(f"there is no format {clean(name)}.", hint)
+    return readers()[name]
+
+
+def read(path: str | Path | Source, reader: Reader | None = None, *, mapped: Mapped = map) -> Log:
+    """One log. What is damaged in it is said in ``damage``; what came before is there.
+
+    A large file of lines is read in pieces, by whoever ``mapped`` gives them to; it comes to the same.
+    """
     source = path if isinstance(path, Source) else Source(path)
     chosen = reader or sniff(source)
-    gathering = Gathering(source.path, chosen.name, dict(getattr(chosen, "roles", {})))
+    pieces = source.pieces() if getattr(chosen, "by_lines", False) else []
+    if len(pieces) < 2:
+        return _gathered(source, chosen).log()
+    work = [Piece(source.path, part, "" if reader else chosen.name, reader) for part in pieces]
+    gathered = iter(mapped(read_piece, work))
+    first = next(gathered)
+    for more in gathered:
+        first.absorb(more)
+    return first.log()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a file and who reads it, for another process."""
+
+    path: str
+    part: Part
+    name: str
+    reader: Reader | None = None
+
+
+def read_piece(piece: Piece) -> Gathering:
+    return _gathered(Source(piece.path, piece.part), piece.reader or readers()[piece.name])
+
+
+def _gathered(source: Source, reader: Reader) -> Gathering:
+    gathering = Gathering(source.path, reader.name, dict(getattr(reader, "roles", {})))
     try:
-        gathering.take(chosen.read(source))
+        gathering.take(reader.read(source))
     except UnreadableInput:
         raise
-    except (ValueError, OverflowError, UnicodeError, RecursionError, KeyError, IndexError, TypeError, OSError) as error:
-        gathering.log_.damage.append(f"reading stopped: {clean(error, limit=200)}")
-    return gathering.log()
+    except _STUMBLES as error:
+        gathering.damage.append(f"reading stopped: {clean(error, limit=200) or type(error).__name__}")
+    gathering.damage += source.damage
+    gathering.lines = source.line_ends
+    return gathering
 
 
 def read_all(paths: Iterable[str | Path]) -> list[Log]:

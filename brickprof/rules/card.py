@@ -3,7 +3,7 @@
 Enters: what the supervisor saw of the cards (``card`` events), joined to the steps by time; waits for data, host reads
 and transfers of the same steps. Leaves: C-UTILISATION-001 (the utilisation that C-GPUTRAIN-002 asks for), with its
 cause where the steps show one. A run of seconds, a tiny model, start-up and pauses prove nothing about a card; nor does
-an idle card without a cause.
+an idle card without a cause. A device that waits for launches is told by ``launch_bound``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from brickprof.contracts.verdicts import Because, ContractResult, Severity, Viol
 from brickprof.records import Event, Record, Span
 from brickprof.rules import cards, outcomes
 from brickprof.rules.cards import Card, Looks
+from brickprof.rules.launch_bound import held_up, parameters
 from brickprof.rules.names import number, whole
 from brickprof.rules.story import Story
 from brickprof.rules.tempo import waits
@@ -72,12 +73,16 @@ class Utilisation:
         told, threshold = f"{card.name}: {used:.0%} of the time in use", f"at least {bound:.0%}"
         if used >= bound or _share_below(looks, bound) < contract.threshold("share"):
             return outcomes.held(contract, told, threshold)
-        if _parameters(story) < contract.threshold("small_model"):
+        if parameters(story) < contract.threshold("small_model"):
             return outcomes.unjudged(contract, f"{told}; so small a model cannot keep it busy", told)
-        return outcomes.broken(contract, [self._idle(story, card, looks, used, contract)], threshold)
-
-    def _idle(self, story: Story, card: Card, looks: list[Looks], used: float, contract: Contract) -> Violation:
         reason = next((why for rank in story.ranks if (why := self._reason(story, rank, used, contract))), None)
+        if reason is None and held_up(story, contract):
+            return outcomes.unjudged(contract, f"{told}; the device waits for launches", told)
+        return outcomes.broken(contract, [self._idle(card, looks, used, reason, contract)], threshold)
+
+    def _idle(
+        self, card: Card, looks: list[Looks], used: float, reason: _Reason | None, contract: Contract
+    ) -> Violation:
         symptom = f"{card.name} is in use {used:.0%} of the time"
         first, last = looks[0].event, looks[-1].event
         shown = (first.id, last.id)
@@ -116,14 +121,6 @@ def _used(looks: list[Looks]) -> float:
 def _share_below(looks: list[Looks], bound: float) -> float:
     """The share of looks that lie below a bound: pauses for a checkpoint alone are not enough."""
     return cards.count([look for look in looks if (look.value("utilisation") or 0.0) < bound]) / cards.count(looks)
-
-
-def _parameters(story: Story) -> int:
-    sizes = [
-        sum(tensor.numel for tensor in story.names.tensors(rank) if tensor.model and not tensor.alias)
-        for rank in story.ranks
-    ]
-    return max(sizes, default=0)
 
 
 def _starved(story: Story, rank: int, least: float) -> _Reason | None:

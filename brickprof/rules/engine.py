@@ -17,6 +17,7 @@ from brickprof.contracts.schema import Contract
 from brickprof.contracts.terms import Terms
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, together
 from brickprof.records import Record
+from brickprof.rules import log_lacks
 from brickprof.rules.story import Story
 
 if TYPE_CHECKING:
@@ -26,7 +27,11 @@ _LIBRARY = ("story",)
 
 
 class Rule(Protocol):
-    """One obligation, judged over the story so far. In a file of ``brickprof/rules/`` as ``RULE``, or in ``RULES``."""
+    """One obligation, judged over the story so far. In a file of ``brickprof/rules/`` as ``RULE``, or in ``RULES``.
+
+    A rule counts on what capture sees: every step, with all its digits. One that reads logs says so in ``told_by``:
+    "log" (nothing else), or "any".
+    """
 
     contract: str
 
@@ -80,9 +85,19 @@ class Engine:
         """One result for each contract: several rules may watch one, each an obligation of it."""
         found: dict[str, ContractResult] = {}
         for place, rule in enumerate(self._rules):
+            if not self._concerns(rule):
+                continue
             result = self._on_terms(self._result(place, rule, run))
             found[result.id] = together(found[result.id], result) if result.id in found else result
+        if self.story.logged:
+            for name in dict.fromkeys(rule.contract for rule in self._rules):
+                if name not in found:
+                    found[name] = log_lacks.unread(self.terms.contract(name))
         return list(found.values())
+
+    def _concerns(self, rule: Any) -> bool:
+        told_by = getattr(rule, "told_by", "capture")
+        return told_by == "any" or (told_by == "log") == self.story.logged
 
     def _result(self, place: int, rule: Any, run: Run | None) -> ContractResult:
         if place not in self._failed:

@@ -18,6 +18,7 @@ from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.records import Event, Record
 from brickprof.rules import outcomes, traffic, wording
+from brickprof.rules.compiled_copies import Unplaced, functions
 from brickprof.rules.names import whole
 from brickprof.rules.story import Story
 from brickprof.rules.traffic import Look
@@ -71,9 +72,11 @@ class Transfers:
 
     def __init__(self) -> None:
         self._bricks = Bricks()
+        self._unplaced = Unplaced()
 
     def feed(self, record: Record) -> None:
         self._bricks.feed(record)
+        self._unplaced.feed(record)
 
     def judge(self, story: Story, contract: Contract) -> ContractResult:
         looks = {rank: self._bricks.added(found) for rank in story.ranks if (found := traffic.looks(story, rank))}
@@ -108,8 +111,11 @@ class Transfers:
         if usual:
             return outcomes.held(contract, f"{usual:g} transfers a step, by the script's own bricks")
         if any(story.events("compile", rank) for rank in story.ranks):
-            why = "something was compiled: copies of such a run are seen by the profiler's windows only, without lines"
-            return outcomes.unjudged(contract, why, self._bricks.windowed())
+            what = f" ({named})" if (named := functions(story)) else ""
+            why = f"something was compiled{what}: copies of such a run are seen by the profiler's windows only, "
+            why += "without lines"
+            seen, where = self._bricks.windowed(), self._unplaced.blocks(story)
+            return outcomes.unjudged(contract, why, f"{seen}, {where}" if seen and where else seen)
         why = "no step was looked at in full; --level standard or deep records transfers"
         return outcomes.unjudged(contract, why, _reads(story))
 

@@ -50,6 +50,17 @@ class Run:
         """A run made by hand, for tests and for logs of other tools."""
         return cls(meta or RunMeta(run_id="records", source="records"), of_records(records))
 
+    @classmethod
+    def from_log(cls, path: str | Path | Iterable[str | Path], *, format: str = "", pattern: str = "") -> Run:
+        """The run that a log of another tool tells of; several files are one run: its ranks, its restarts."""
+        from brickprof import logs
+        from brickprof.logs.reading.to_run import to_run
+        from brickprof.logs.reading.together import together
+
+        paths = [path] if isinstance(path, str | Path) else list(path)
+        reader = logs.choose(format, pattern)
+        return to_run(together([logs.read(each, reader) for each in paths]))
+
     @cached_property
     def spans(self) -> pd.DataFrame:
         """The time each brick took: step, phase, brick, host_ns, device_ns, ..."""

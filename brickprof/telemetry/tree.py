@@ -22,7 +22,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from brickprof.bricks import Brick, Coordinates, Kind
-from brickprof.records import Event, RunMeta, Span
+from brickprof.records import BUDGET, Event, RunMeta, Span
 from brickprof.telemetry import ids
 from brickprof.telemetry.marks import Mark, Scalar, attributes, mark
 from brickprof.telemetry.resource import resource
@@ -174,7 +174,7 @@ class Tree:
             said["brickprof.device_us"] = device_us
         if span.stream is not None:
             said["brickprof.stream"] = span.stream
-        return said | _place(span.coordinates)
+        return said | _fares(span, host_us if device_us is None else device_us) | _place(span.coordinates)
 
     def _run(self) -> ReadableSpan:
         said: dict[str, Scalar] = {
@@ -255,6 +255,18 @@ class Tree:
 @lru_cache(4096)
 def _shown(brick: Brick, *, qualified: bool) -> str:
     return clean(brick.name(qualified=qualified) or str(brick.kind))
+
+
+def _fares(span: Span, actual_us: float) -> dict[str, Scalar]:
+    """How the brick fares against its budget, where it has one."""
+    budget = span.attributes.get(BUDGET)
+    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
+        return {}
+    return {
+        "brickprof.brick.budget_us": float(budget),
+        "brickprof.brick.over_budget": actual_us > budget,
+        "brickprof.brick.efficiency": min(budget / actual_us, 1.0) if actual_us > 0 else 1.0,
+    }
 
 
 @lru_cache(256)

@@ -25,7 +25,7 @@ _ROOM = 12
 
 
 def hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
-    if violation.mechanism:
+    if violation.mechanism or violation.details.get("logged"):
         return []
     if violation.what == "plateau":
         return [_plateau(violation)]

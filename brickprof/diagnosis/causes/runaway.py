@@ -33,7 +33,7 @@ _SMALLER = ((growth.BIG_UPDATE, 3.0), (0.1, 2.0), (0.03, 1.0))
 
 
 def hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
-    if violation.mechanism or violation.what not in _HANDLED:
+    if violation.mechanism or violation.what not in _HANDLED or violation.details.get("logged"):
         return []
     before = last_step(violation)
     began = onset(case, violation.rank)

@@ -5,25 +5,45 @@ memory however long the file is. A series that grows too long is thinned: of eac
 lowest and its highest point stay, and so does every point where it stops being finite, or is finite again, with its
 neighbours. How many points there were is known.
 
-Steps: a column says which step a row is of; else the epoch; else the number of the row. Where steps go back, the run
-was resumed or begun anew: that is remembered as an attempt, and what was done twice counts as it was done last.
+Steps: a column says which step a row is of. Where only some rows have one, the others are of the step that was told
+last. Where none has, it is the epoch, if each row is of another one; else the number of the row. Where steps go back and stay back, the run was resumed or begun anew: from that line on it is another attempt. One
+row that is late is only that.
+
+Two gatherings of one file, the second behind the first, add up (``absorb``): what they come to does not depend on who
+read which of them.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brickprof.logs.reading import names
 from brickprof.logs.reading.model import Block, Fact, Floats, Item, Skipped, Whole
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 MOST_POINTS = 16_384
-_MOST_FACTS = 10_000
+_MOST_POINTS_OF_ALL = 2_000_000
+_FEWEST_POINTS = 512
+_MOST_FACTS = 2_000
+"""Of one kind, from the beginning, and as many from the end."""
 _MOST_EXAMPLES = 5
 _MOST_SERIES = 2_000
+_MOST_TRACKS = 4_000
+_MOST_BACKS = 2_000
+_MOST_BLOCKS = 512
 _BEHIND = 1
+_FARTHEST_STEP = float(1 << 53)
+_REGULAR = 0.1
+
+Codes = NDArray[np.int8]
 
 
 @dataclass(slots=True)
@@ -41,6 +61,7 @@ class Series:
     """Points in the log; fewer are kept where there were very many."""
     rank: int | None = None
     kind: str = ""
+    """``eval`` where the rows are those of an evaluation; else empty."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -57,6 +78,15 @@ class Series:
             self.name, self.role, self.steps[keep], self.values[keep], self.lines[keep], self.attempts[keep],
             self.count, self.rank, self.kind,
         )  # fmt: skip
+
+    def gaps(self) -> int:
+        """How often steps are missing, of a series that is otherwise regular; 0 where that cannot be told."""
+        apart = np.diff(self.last_attempts().steps)
+        apart = apart[apart > 0]
+        if self.count != len(self) or len(apart) < 3:
+            return 0
+        missing = int((apart > 1.5 * np.median(apart)).sum())
+        return missing if missing <= max(1, _REGULAR * len(apart)) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +117,9 @@ class Log:
     steps_by: str = "step"
     """What told the steps: the name of a column, ``epoch``, or ``row`` where nothing did."""
     repeated: int = 0
-    """Rows of a step that had one already, with the same numbers in it."""
+    """Rows of the same step as the row before, with the same names in it."""
+    late: int = 0
+    """Rows that came after a row of a later step, and were followed by a later one still."""
     damage: list[str] = field(default_factory=list)
     """What could not be read, in words."""
 
@@ -105,34 +137,80 @@ class Log:
     def last_step(self) -> int:
         return max((int(series.steps.max()) for series in self.series.values() if len(series)), default=-1)
 
+    @property
+    def first_step(self) -> int:
+        return min((int(series.steps.min()) for series in self.series.values() if len(series)), default=-1)
+
+    def frame(self) -> pd.DataFrame:
+        """A row a step, a column a series; what was done twice as it was done last."""
+        import pandas as pd
+
+        columns = {}
+        for name, series in self.series.items():
+            counted = series.last_attempts()
+            column = pd.Series(counted.values, index=pd.Index(counted.steps, name="step"), name=name)
+            columns[name] = column[~column.index.duplicated(keep="last")]
+        return pd.DataFrame(columns).sort_index() if columns else pd.DataFrame(index=pd.Index([], name="step"))
+
+    def points(self) -> pd.DataFrame:
+        """A row a point: series, role, step, value, line, attempt, rank; repeated steps too."""
+        import pandas as pd
+
+        parts = [
+            pd.DataFrame(
+                {
+                    "series": series.name, "role": series.role, "step": series.steps, "value": series.values,
+                    "line": series.lines, "attempt": series.attempts, "rank": series.rank or 0,
+                }
+            )
+            for series in self.series.values()
+        ]  # fmt: skip
+        wanted = ["series", "role", "step", "value", "line", "attempt", "rank"]
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=wanted)
+
+    def holds(self) -> list[dict[str, Any]]:
+        """What each series holds: name, role, points, first and last step, gaps."""
+        return [
+            {
+                "name": name, "role": series.role, "points": series.count, "first_step": int(series.steps.min()),
+                "last_step": int(series.steps.max()), "gaps": series.gaps(), "rank": series.rank,
+            }
+            for name, series in self.series.items()
+            if len(series)
+        ]  # fmt: skip
+
+
+# -- one series while it is read
+
 
 class _Growing:
-    """A series while it is read."""
+    """Columns: steps (or epochs), rows, values, lines, codes (see ``Gathering._steps``)."""
 
     def __init__(self) -> None:
-        self.blocks: list[tuple[Whole, Floats, Whole, Whole]] = []
+        self.blocks: list[tuple[Whole, Whole, Floats, Whole, Codes]] = []
         self.kept = 0
         self.count = 0
 
-    def add(self, steps: Whole, values: Floats, lines: Whole, attempts: Whole) -> None:
-        self.blocks.append((steps, values, lines, attempts))
-        self.kept += len(steps)
-        self.count += len(steps)
-        if self.kept > 4 * MOST_POINTS:
-            self.thin()
+    def add(self, columns: tuple[Whole, Whole, Floats, Whole, Codes], count: int, most: int) -> None:
+        self.blocks.append(columns)
+        self.kept += len(columns[0])
+        self.count += count
+        if self.kept > 4 * most:
+            self.thin(most)
+        elif len(self.blocks) > _MOST_BLOCKS:
+            self.blocks = [self.joined()]
 
-    def thin(self) -> None:
+    def thin(self, most: int) -> None:
         joined = self.joined()
-        keep = worth_keeping(joined[1], MOST_POINTS)
+        keep = worth_keeping(joined[2], most)
         self.blocks = [tuple(column[keep] for column in joined)]  # type: ignore[list-item]
         self.kept = len(keep)
 
-    def joined(self) -> tuple[Whole, Floats, Whole, Whole]:
+    def joined(self) -> tuple[Whole, Whole, Floats, Whole, Codes]:
         if len(self.blocks) == 1:
             return self.blocks[0]
-        columns = zip(*self.blocks, strict=True)
-        steps, values, lines, attempts = (np.concatenate(list(column)) for column in columns)
-        return steps, values, lines, attempts
+        columns: Any = tuple(np.concatenate(list(column)) for column in zip(*self.blocks, strict=True))
+        return columns  # type: ignore[no-any-return]
 
 
 def worth_keeping(values: Floats, most: int) -> Whole:
@@ -150,110 +228,364 @@ def worth_keeping(values: Floats, most: int) -> Whole:
     highest = np.where(finite, rows, -np.inf).argmax(1) + begins
     ends = np.minimum(begins + stretch, count) - 1
     changes = np.flatnonzero(np.diff(np.isfinite(values).astype(np.int8)))
-    if len(changes) > most:
-        changes = np.concatenate([changes[: most // 2], changes[-most // 2 :]])
+    if len(changes) > most // 4:
+        changes = np.concatenate([changes[: most // 8], changes[-most // 8 :]])
     around = np.concatenate([changes - 1, changes, changes + 1, changes + 2])
-    found = np.unique(np.concatenate([begins, ends, lowest, highest, around, [0, count - 1]]))
-    return found[(found >= 0) & (found < count)]
+    keep = np.zeros(count, dtype=bool)
+    for places in (begins, ends, lowest, highest, around[(around >= 0) & (around < count)], [0, count - 1]):
+        keep[places] = True
+    return np.flatnonzero(keep)
+
+
+# -- the order of rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Back:
+    """Between these two lines the steps of one track went back."""
+
+    before_line: int
+    line: int
+    before: int
+    at: int
+
+    def shifted(self, lines: int) -> _Back:
+        return _Back(self.before_line + lines, self.line + lines, self.before, self.at)
+
+
+@dataclass(slots=True)
+class _Track:
+    """Rows of one kind, with one set of names, of one rank: their steps are expected to grow."""
+
+    code: int
+    behind: int
+    first: tuple[int, int]
+    """Step and line of the first row."""
+    last: tuple[int, int]
+    second: int | None = None
+    """Step of the second row."""
+    backs: list[_Back] = field(default_factory=list)
+    pending: _Back | None = None
+    """The last row went back; the next one tells whether it was only late."""
+    repeated: int = 0
+    late: int = 0
+
+    def settle(self, step: int) -> None:
+        """What the row that follows says about one that went back."""
+        if self.pending is not None:
+            if step > self.pending.before:
+                self.late += 1
+            else:
+                self._note(self.pending)
+            self.pending = None
+
+    def _note(self, back: _Back) -> None:
+        if len(self.backs) < _MOST_BACKS:
+            self.backs.append(back)
+
+    def meets(self, step: int, line: int) -> None:
+        """The next row, alone."""
+        self.settle(step)
+        self.second = step if self.second is None else self.second
+        if step == self.last[0]:
+            self.repeated += 1
+        elif step < self.last[0] - self.behind:
+            self.pending = _Back(self.last[1], line, self.last[0], step)
+
+    def rows(self, steps: Whole, lines: Whole) -> None:
+        """Further rows behind those known: the first one was met already."""
+        before, after = steps[:-1], steps[1:]
+        if self.second is None and len(after):
+            self.second = int(after[0])
+        self.repeated += int((before == after).sum())
+        back = np.flatnonzero(after < before - self.behind)
+        if self.pending is not None and len(after):
+            self.settle(int(after[0]))
+        for place in back[: 2 * _MOST_BACKS]:
+            found = _Back(int(lines[place]), int(lines[place + 1]), int(before[place]), int(after[place]))
+            self.pending = found
+            if place + 1 < len(after):
+                self.settle(int(after[place + 1]))
+        self.last = int(steps[-1]), int(lines[-1])
+
+    def absorb(self, other: _Track, lines: int) -> None:
+        self.meets(other.first[0], other.first[1] + lines)
+        if other.second is not None:
+            self.settle(other.second)
+        for back in other.backs:
+            self._note(back.shifted(lines))
+        if other.pending is not None:
+            self.pending = other.pending.shifted(lines)
+        self.repeated += other.repeated
+        self.late += other.late
+        self.last = other.last[0], other.last[1] + lines
+
+    def ends(self) -> list[_Back]:
+        """Every place where it went back; the last row's too, unless rows of this track are late as a rule."""
+        return [*self.backs, self.pending] if self.pending is not None and self.late <= len(self.backs) else self.backs
+
+
+def attempts_of(backs: Iterable[_Back]) -> list[Attempt]:
+    """Restarts: as few lines as explain why each track went back where it did."""
+    found: list[Attempt] = []
+    for back in sorted(backs, key=lambda back: (back.line, back.before_line)):
+        if found and back.before_line < found[-1].line:
+            last = found[-1]
+            found[-1] = replace(
+                last, stopped_at=max(last.stopped_at, back.before), goes_on_at=min(last.goes_on_at, back.at)
+            )
+        else:
+            found.append(Attempt(len(found) + 1, back.line, back.before, back.at))
+    return found
+
+
+class _Facts:
+    """Those of one kind: the first ones, and the last."""
+
+    def __init__(self) -> None:
+        self.first: list[Fact] = []
+        self.last: deque[Fact] = deque(maxlen=_MOST_FACTS)
+
+    def add(self, fact: Fact) -> None:
+        (self.first if len(self.first) < _MOST_FACTS else self.last).append(fact)
+
+
+# -- everything
 
 
 class Gathering:
     """Takes items; ``log()`` says what they come to."""
 
     def __init__(self, path: str, format: str, roles: dict[str, str] | None = None) -> None:
-        self.log_ = Log(path, format)
+        self.path, self.format = path, format
+        self.damage: list[str] = []
+        self.lines = 0
+        """How many lines the source had, where that is known: so far apart lie the lines of what is absorbed."""
         self._roles = roles or {}
-        self._growing: dict[tuple[str, int | None], _Growing] = {}
-        self._last: dict[tuple[str, int | None], int] = {}
-        self._attempt = 0
+        self._growing: dict[tuple[str, int | None, str], _Growing] = {}
+        self._tracks: dict[tuple[str, int | None], _Track] = {}
+        self._facts: dict[str, _Facts] = {}
         self._rows: dict[str, int] = {}
+        self._kinds: list[str] = []
         self._steps_by: dict[str, int] = {}
+        self._rows_in_all = 0
+        self._unread = 0
+        self._examples: list[tuple[int, str]] = []
 
     def take(self, items: Iterable[Item]) -> Gathering:
         for item in items:
             if isinstance(item, Block):
                 self.block(item)
             elif isinstance(item, Fact):
-                if len(self.log_.facts) < _MOST_FACTS:
-                    self.log_.facts.append(item)
+                self._facts.setdefault(item.kind, _Facts()).add(item)
             else:
                 self._skipped(item)
         return self
 
     def _skipped(self, item: Skipped) -> None:
-        self.log_.unread += item.count
-        room = _MOST_EXAMPLES - len(self.log_.examples)
-        self.log_.examples.extend(item.examples[: max(room, 0)])
+        self._unread += item.count
+        room = _MOST_EXAMPLES - len(self._examples)
+        self._examples.extend(item.examples[: max(room, 0)])
 
-    def role(self, name: str) -> str:
-        return self._roles.get(name) or names.role(name)
+    def role(self, name: str, kind: str = "") -> str:
+        told = self._roles.get(name) or names.role(name)
+        return names.role(f"eval {name}") if kind and told == "loss" else told
+
+    @property
+    def _most(self) -> int:
+        """Points that a series may keep: fewer where there are very many series."""
+        shared = _MOST_POINTS_OF_ALL // max(len(self._growing), 1)
+        return max(_FEWEST_POINTS, min(MOST_POINTS, shared))
 
     def block(self, block: Block) -> None:
-        count = len(block.lines)
-        if not count:
+        if not len(block.lines):
             return
-        self.log_.rows += count
+        self._rows_in_all += len(block.lines)
+        kind = "eval" if names.evaluates(block.kind) else ""
         roles = {name: self.role(name) for name in block.values}
-        steps = self._steps(block, roles)
-        attempts = self._attempts(block, steps)
+        by = next((name for name, role in roles.items() if role == "step"), None)
+        known = np.abs(block.values[by]) < _FARTHEST_STEP if by is not None else np.zeros(len(block.lines), dtype=bool)
+        if by is not None and known.any():
+            keep = None if known.all() else known
+            steps = _chosen(block.values[by], keep).astype(np.int64)
+            self._steps_by[by] = self._steps_by.get(by, 0) + len(steps)
+            self._add(block, kind, roles, keep, steps, np.zeros(len(steps), dtype=np.int64), 0)
+        if not known.all():
+            self._without_steps(block, kind, roles, None if not known.any() else ~known)
+
+    def _without_steps(self, block: Block, kind: str, roles: dict[str, str], keep: Any) -> None:
+        count = len(block.lines) if keep is None else int(keep.sum())
+        begin = self._rows.get(block.kind, 0)
+        self._rows[block.kind] = begin + count
+        rows = np.arange(begin, begin + count, dtype=np.int64)
+        code = self._kind(block.kind)
+        epoch = next((name for name, role in roles.items() if role == "epoch" and _whole(block.values[name])), None)
+        if epoch is None:
+            self._add(block, kind, roles, keep, rows, rows, -code)
+        else:
+            self._add(block, kind, roles, keep, _chosen(block.values[epoch], keep).astype(np.int64), rows, code)
+
+    def _add(
+        self, block: Block, kind: str, roles: dict[str, str], keep: Any, steps: Whole, rows: Whole, code: int
+    ) -> None:
+        """Rows of a block. Code 0: ``steps`` are steps; k: they are epochs, of rows that are numbered as the k-th
+        kind; -k: they are nothing, and the rows' numbers are all there is."""
+        lines = _chosen(block.lines, keep)
+        codes = np.full(len(steps), code, dtype=np.int8)
+        if code >= 0:
+            self._order(block, steps, lines, code)
         for name, values in block.values.items():
             if roles[name] in ("step", "time"):
                 continue
-            key = name, block.rank
+            key = name, block.rank, kind
             growing = self._growing.get(key)
             if growing is None:
                 if len(self._growing) >= _MOST_SERIES:
                     continue
                 growing = self._growing[key] = _Growing()
-            growing.add(steps, values, block.lines, attempts)
+            growing.add((steps, rows, _chosen(values, keep), lines, codes), len(steps), self._most)
 
-    def _steps(self, block: Block, roles: dict[str, str]) -> Whole:
-        """The step of each row."""
-        by = next((name for name, role in roles.items() if role == "step"), None)
-        if by is None:
-            whole = [name for name, role in roles.items() if role == "epoch" and _whole(block.values[name])]
-            by = whole[0] if whole else None
-        if by is not None and np.isfinite(block.values[by]).all():
-            self._steps_by[by] = self._steps_by.get(by, 0) + len(block.lines)
-            return block.values[by].astype(np.int64)
-        begin = self._rows.get(block.kind, 0)
-        self._rows[block.kind] = begin + len(block.lines)
-        self._steps_by["row"] = self._steps_by.get("row", 0) + len(block.lines)
-        return np.arange(begin, begin + len(block.lines), dtype=np.int64)
+    def _kind(self, kind: str) -> int:
+        """Rows without steps are numbered by their kind; of very many kinds, the last ones together."""
+        if kind not in self._kinds and len(self._kinds) < 100:
+            self._kinds.append(kind)
+        return self._kinds.index(kind) + 1 if kind in self._kinds else 100
 
-    def _attempts(self, block: Block, steps: Whole) -> Whole:
-        """Rows of one kind and rank whose steps go back belong to another attempt."""
-        key = f"{block.kind}|{','.join(sorted(block.values))}", block.rank
-        last = self._last.get(key)
-        before = np.concatenate([[steps[0] if last is None else last], steps[:-1]])
-        back = np.flatnonzero(steps < before - (_BEHIND if block.rank is None else 0))
-        attempts = np.full(len(steps), self._attempt, dtype=np.int64)
-        for place in back:
-            self._attempt += 1
-            attempts[place:] = self._attempt
-            at = int(steps[place])
-            self.log_.attempts.append(Attempt(self._attempt, int(block.lines[place]), int(before[place]), at))
-            for other, known in self._last.items():
-                self._last[other] = min(known, at)
-        self._last[key] = int(steps[-1])
-        return attempts
+    def _order(self, block: Block, steps: Whole, lines: Whole, code: int) -> None:
+        key = f"{block.kind}|{'' if code else 'step'}|{','.join(sorted(block.values))}", block.rank
+        track = self._tracks.get(key)
+        if track is None:
+            if len(self._tracks) >= _MOST_TRACKS:
+                return
+            first = int(steps[0]), int(lines[0])
+            track = self._tracks[key] = _Track(code, _BEHIND if block.rank is None else 0, first, first)
+        else:
+            track.meets(int(steps[0]), int(lines[0]))
+        track.rows(steps, lines)
+
+    # -- two parts of one file
+
+    def absorb(self, other: Gathering) -> None:
+        """What stands behind all this in the file."""
+        lines = self.lines
+        for key, track in other._tracks.items():
+            mine = self._tracks.get(key)
+            if mine is not None:
+                mine.absorb(track, lines)
+            elif len(self._tracks) < _MOST_TRACKS:
+                self._tracks[key] = _shifted(track, lines)
+        self._absorb_series(other, lines)
+        for kind, facts in other._facts.items():
+            ours = self._facts.setdefault(kind, _Facts())
+            for fact in (*facts.first, *facts.last):
+                ours.add(replace(fact, line=fact.line + lines))
+        for kind, count in other._rows.items():
+            self._rows[kind] = self._rows.get(kind, 0) + count
+        for by, count in other._steps_by.items():
+            self._steps_by[by] = self._steps_by.get(by, 0) + count
+        self._rows_in_all += other._rows_in_all
+        self._skipped(Skipped(other._unread, tuple((line + lines, text) for line, text in other._examples)))
+        self.damage += [text for text in other.damage if text not in self.damage]
+        self.lines += other.lines
+
+    def _absorb_series(self, other: Gathering, lines: int) -> None:
+        begins = np.array([0, *(self._rows.get(kind, 0) for kind in other._kinds)], dtype=np.int64)
+        codes = np.array([0, *(self._kind(kind) for kind in other._kinds)], dtype=np.int8)
+        for key, growing in other._growing.items():
+            ours = self._growing.get(key)
+            if ours is None:
+                if len(self._growing) >= _MOST_SERIES:
+                    continue
+                ours = self._growing[key] = _Growing()
+            steps, rows, values, at, code = growing.joined()
+            kind = np.minimum(np.abs(code), len(begins) - 1)
+            moved = rows + begins[kind]
+            steps = np.where(code < 0, moved, steps)
+            ours.add(
+                (steps, moved, values, at + lines, (np.sign(code) * codes[kind]).astype(np.int8)),
+                growing.count,
+                self._most,
+            )
+
+    # -- what it comes to
 
     def log(self) -> Log:
         """What was gathered so far; it may be asked again after more."""
-        log = self.log_
-        log.series = {}
-        for (name, rank), growing in self._growing.items():
-            if growing.kept > MOST_POINTS:
-                growing.thin()
-            steps, values, lines, attempts = growing.joined()
-            shown = f"{name}@{rank}" if rank else name
-            log.series[shown] = Series(name, self.role(name), steps, values, lines, attempts, growing.count, rank)
-        log.steps_by = max(self._steps_by, key=lambda by: self._steps_by[by]) if self._steps_by else "row"
-        return log
+        numbered = [track for track in self._tracks.values() if track.code > 0]
+        by_epoch = bool(numbered) and not self._steps_by and not any(track.repeated for track in numbered)
+        ordered = [track for track in self._tracks.values() if track.code == 0 or by_epoch]
+        attempts = attempts_of(back for track in ordered for back in track.ends())
+        facts = [fact for kept in self._facts.values() for fact in (*kept.first, *kept.last)]
+        return Log(
+            self.path, self.format, self._series(by_epoch, attempts), sorted(facts, key=lambda fact: fact.line),
+            attempts, self._rows_in_all, self._unread, list(self._examples), self._told_by(by_epoch),
+            sum(track.repeated for track in ordered), sum(track.late for track in ordered), list(self.damage),
+        )  # fmt: skip
+
+    def _series(self, by_epoch: bool, attempts: list[Attempt]) -> dict[str, Series]:
+        begins = np.array([attempt.line for attempt in attempts], dtype=np.int64)
+        for growing in self._growing.values():
+            if growing.kept > self._most:
+                growing.thin(self._most)
+        ruler = self._ruler()
+        found: dict[str, Series] = {}
+        for (name, rank, kind), growing in self._growing.items():
+            told, rows, values, lines, codes = growing.joined()
+            known = codes == 0
+            if known.any():  # what has no step among what has one cannot be placed
+                steps, values, lines = told[known], values[known], lines[known]
+            elif ruler is not None:
+                steps = ruler[1][np.maximum(np.searchsorted(ruler[0], lines, side="right") - 1, 0)]
+            else:
+                steps = np.where((codes > 0) & by_epoch, told, rows)
+            of_attempt = np.searchsorted(begins, lines, side="right").astype(np.int64)
+            one = Series(name, self.role(name, kind), steps, values, lines, of_attempt, growing.count, rank, kind)
+            shown = _shown(one)
+            found[shown if shown not in found else f"{kind or 'train'}/{shown}"] = one
+        return found
+
+    def _ruler(self) -> tuple[Whole, Whole] | None:
+        """Lines and steps of the series that has most steps."""
+        if not self._steps_by:
+            return None
+        best: tuple[Whole, Whole] | None = None
+        for growing in self._growing.values():
+            told, _, _, lines, codes = growing.joined()
+            known = codes == 0
+            if known.any() and (best is None or known.sum() > len(best[0])):
+                best = lines[known], told[known]
+        if best is None:
+            return None
+        order = np.argsort(best[0], kind="stable")
+        return best[0][order], best[1][order]
+
+    def _told_by(self, by_epoch: bool) -> str:
+        counted = dict(self._steps_by)
+        rows = sum(self._rows.values())
+        if rows and not counted:
+            told = "epoch" if by_epoch else "row"
+            counted[told] = counted.get(told, 0) + rows
+        return max(counted, key=lambda by: counted[by]) if counted else "row"
+
+
+def _chosen(column: Any, keep: Any) -> Any:
+    return column if keep is None else column[keep]
+
+
+def _shown(series: Series) -> str:
+    return f"{series.name}@{series.rank}" if series.rank else series.name
+
+
+def _shifted(track: _Track, lines: int) -> _Track:
+    return replace(
+        track,
+        first=(track.first[0], track.first[1] + lines),
+        last=(track.last[0], track.last[1] + lines),
+        backs=[back.shifted(lines) for back in track.backs],
+        pending=None if track.pending is None else track.pending.shifted(lines),
+    )
 
 
 def _whole(values: Floats) -> bool:
-    """Whether these are whole numbers that grow: epochs that count, not parts of them."""
-    return bool(
-        np.isfinite(values).all() and (values == np.floor(values)).all() and len(np.unique(values)) == len(values)
-    )
+    """Whether these are whole numbers: epochs that count, not parts of them."""
+    return bool((np.abs(values) < _FARTHEST_STEP).all() and (values == np.floor(values)).all())

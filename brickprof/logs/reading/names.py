@@ -47,6 +47,12 @@ def words(name: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096)
+def evaluates(kind: str) -> bool:
+    """Whether rows of this kind are those of an evaluation."""
+    return bool(_EVALUATION & frozenset(words(kind)))
+
+
+@lru_cache(maxsize=4096)
 def role(name: str) -> str:
     """The role of a column; ``other`` where its name says nothing."""
     parts = words(name)

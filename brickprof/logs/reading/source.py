@@ -1,8 +1,9 @@
 """The bytes of a log, wherever they lie: a file, packed or not, or what is piped in.
 
-Enters: a path, or "-" for standard input. Leaves: its beginning, and then chunks of whole lines, of bounded size: a
-line without an end is cut, a file that unpacks into far more than any log would is refused. A plain file can be read in
-parts, which together hold every line once.
+Enters: a path, or "-" for standard input. Leaves: its beginning, and then chunks of whole lines, of bounded size: of a
+line without an end only the beginning is there, a file that unpacks into far more than any log would is refused. A
+plain file can be read in parts, which together hold every line once. Where a large file is cut depends on its size and
+its text alone, never on who reads it.
 """
 
 from __future__ import annotations
@@ -12,14 +13,21 @@ import gzip
 import io
 import lzma
 import os
+import re
+import select
 import stat
 import sys
+import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
+
+import numpy as np
 
 from brickprof.errors import UnreadableInput
 from brickprof.logs.reading.model import Head
@@ -29,10 +37,16 @@ CHUNK = 4 << 20
 HEAD = 64 << 10
 LONGEST_LINE = 16 << 20
 """What is longer is cut there: it is no line that anybody wrote."""
+PIECE = 32 << 20
+"""A file of lines is read in pieces of about this size."""
+_LOOK_FOR_CUT = 1 << 20
+_WRITER = 5.0
+"""Seconds to wait for somebody to write into a named pipe."""
 _MOST_UNPACKED = 64 << 30
 _MOST_RATIO = 500
 """Text packs ten to fifty times; what unpacks into more than this, and into gigabytes, is no log."""
 _SUSPECT = 1 << 30
+_AT_ONCE = 256 << 10
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _ENDINGS = (".gz", ".bz2", ".xz", ".zst", ".zstd")
 
@@ -53,16 +67,25 @@ class Source:
         self.part = part
         self.first_line = first_line
         """The number of the part's first line."""
+        self.line_ends = 0
+        """Of what ``chunks`` has given out so far."""
+        self.damage: list[str] = []
+        """What of the file could not be unpacked, in words."""
         self._piped: bytes | None = None
         self._head: bytes | None = None
+        self._stream: IO[bytes] | None = None
 
-    @property
+    @cached_property
     def is_pipe(self) -> bool:
-        return self.path == "-"
+        """Whether it can be read only once."""
+        try:
+            return self.path == "-" or stat.S_ISFIFO(os.stat(self.path).st_mode)
+        except (OSError, ValueError):
+            return False
 
     @property
     def name(self) -> str:
-        if self.is_pipe:
+        if self.path == "-":
             return "stdin"
         name = Path(self.path).name
         for ending in _ENDINGS:
@@ -80,8 +103,7 @@ class Source:
         if self.is_pipe:
             return ""
         with self._plain() as stream:
-            start = stream.read(6)
-        return next((how for magic, how in _PACKED.items() if start.startswith(magic)), "")
+            return _how(stream.read(6))
 
     # -- reading
 
@@ -89,7 +111,7 @@ class Source:
         """The beginning, unpacked. Of a pipe it is kept, and comes again with the first chunk."""
         if self._head is None:
             if self.is_pipe:
-                self._head = self._piped = _some(sys.stdin.buffer, HEAD)
+                self._head = self._piped = _some(self._pipe(), HEAD)
             else:
                 with self.open() as stream:
                     self._head = _some(stream, HEAD)
@@ -99,11 +121,22 @@ class Source:
     def open(self) -> Iterator[IO[bytes]]:
         """The bytes, unpacked, from the beginning."""
         if self.is_pipe:
-            yield _Rest(self._piped or b"", sys.stdin.buffer)  # type: ignore[misc]
+            yield self._unpacked_pipe()
             return
         how = self.packed
         with self._plain() as stream:
-            yield self._unpacked(stream, how)
+            yield self._unpacked(stream, how, self.size)
+
+    def _pipe(self) -> IO[bytes]:
+        if self._stream is None:
+            self._stream = sys.stdin.buffer if self.path == "-" else _named_pipe(self.path)
+        return self._stream
+
+    def _unpacked_pipe(self) -> Any:
+        """A pipe may hold a packed log too: its first bytes tell."""
+        start = self._piped if self._piped is not None else _some(self._pipe(), HEAD)
+        self._piped = start
+        return self._unpacked(_Rest(start, self._pipe()), _how(start), 0)
 
     @contextmanager
     def _plain(self) -> Iterator[IO[bytes]]:
@@ -117,12 +150,14 @@ class Source:
             stream = open(self.path, "rb")  # noqa: SIM115
         except FileNotFoundError:
             raise UnreadableInput(f"there is no file {shown}.") from None
+        except ValueError:
+            raise UnreadableInput(f"{shown} is no name that a file can have.") from None
         except OSError as error:
             raise UnreadableInput(f"{shown} cannot be read: {error.strerror or error}.") from None
         with stream:
             yield stream
 
-    def _unpacked(self, stream: IO[bytes], how: str) -> Any:
+    def _unpacked(self, stream: Any, how: str, size: int) -> Any:
         if not how:
             return stream
         if how == "gzip":
@@ -135,43 +170,29 @@ class Source:
             import pyarrow as pa
 
             opened = pa.CompressedInputStream(stream, "zstd")
-        return _Bounded(opened, self.size, clean(self.path))
+        return _Bounded(opened, size, clean(self.path), self.damage)
 
     def chunks(self, size: int = CHUNK) -> Iterator[bytes]:
         """All bytes in chunks that end with a line; the last one ends as the file does."""
+        self.line_ends = 0
         with self.open() as stream:
             left = None
             if self.part is not None:
                 stream.seek(self.part.start)
                 left = self.part.end - self.part.start
-            rest = b""
-            while True:
-                wanted = size if left is None else min(size, left)
-                read = _some(stream, wanted) if wanted else b""
-                if left is not None:
-                    left -= len(read)
-                if not read:
-                    if rest:
-                        yield rest
-                    return
-                whole = rest + read if rest else read
-                cut = _last_line_end(whole)
-                if cut < 0:
-                    if len(whole) > LONGEST_LINE:
-                        yield whole[:LONGEST_LINE] + b"\n"
-                        whole = b""
-                    rest = whole
-                    continue
-                rest = whole[cut + 1 :]
-                yield whole[: cut + 1]
+            for chunk in _in_lines(stream, size, left):
+                self.line_ends += int(np.count_nonzero(np.frombuffer(chunk, dtype=np.uint8) == ord("\n")))
+                yield chunk
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Line by line, numbered; for small files and for formats that have to look at each."""
         number = self.first_line
         for chunk in self.chunks():
-            for line in chunk.split(b"\n")[: None if not chunk.endswith(b"\n") else -1]:
+            ended = chunk.endswith(b"\n")
+            for line in chunk.split(b"\n")[: -1 if ended else None]:
                 yield number, line
                 number += 1
+            number -= not ended  # cut at a progress bar's return: the line goes on
 
     def whole(self, most: int = 512 << 20) -> bytes:
         """All of it, for formats that are one object."""
@@ -184,18 +205,22 @@ class Source:
     # -- in parts
 
     def parts(self, count: int) -> list[Part]:
-        """About equal parts of a plain file, cut between lines; one part where it is packed or a pipe."""
+        """About equal parts of a plain file, cut between lines that are alike; none where it is packed or a pipe."""
         if self.is_pipe or count < 2 or self.packed:
             return []
         size = self.size
         cuts = [0]
         with self._plain() as stream:
             for number in range(1, count):
-                stream.seek(max(size * number // count, cuts[-1]))
-                stream.readline(LONGEST_LINE)
-                cuts.append(min(stream.tell(), size))
+                cut = _cut(stream, max(size * number // count, cuts[-1]))
+                if cut is not None:
+                    cuts.append(min(cut, size))
         cuts.append(size)
         return [Part(start, end) for start, end in pairwise(cuts) if end > start]
+
+    def pieces(self) -> list[Part]:
+        """The parts that a file of lines is always read in; none of one that is read at once."""
+        return [] if self.is_pipe else self.parts(self.size // PIECE)
 
 
 class _Rest(io.RawIOBase):
@@ -204,6 +229,9 @@ class _Rest(io.RawIOBase):
     def __init__(self, read: bytes, stream: IO[bytes]) -> None:
         self._read, self._stream = io.BytesIO(read), stream
 
+    def readable(self) -> bool:
+        return True
+
     def read(self, size: int = -1) -> bytes:
         return self._read.read(size) or self._stream.read(size)
 
@@ -211,19 +239,27 @@ class _Rest(io.RawIOBase):
 class _Bounded:
     """A packed file that does not unpack without end; what is damaged ends it, and nothing before it is lost."""
 
-    def __init__(self, stream: Any, size: int, shown: str) -> None:
-        self._stream, self._size, self._shown = stream, max(size, 1), shown
+    def __init__(self, stream: Any, size: int, shown: str, damage: list[str]) -> None:
+        self._stream, self._size, self._shown, self._damage = stream, size or _SUSPECT, shown, damage
         self._out = 0
+        # What is before the damage comes with read1; read would raise and give nothing.
+        self._take = getattr(stream, "read1", stream.read)
 
     def read(self, size: int = -1) -> bytes:
+        """At most ``size`` bytes, and all that are left without it; less than asked for is not the end."""
+        if size < 0:
+            return b"".join(iter(lambda: self.read(_AT_ONCE), b""))
         try:
-            data: bytes = self._stream.read(size)
-        except (OSError, EOFError, lzma.LZMAError):
-            return b""  # cut off or damaged: what was whole has been read
+            data = bytes(self._take(min(size, _AT_ONCE)))
+        except (OSError, EOFError, lzma.LZMAError, ValueError, zlib.error) as error:
+            told = f"cut off or damaged, {self._out:,} bytes were unpacked: {clean(error, limit=120)}"
+            if told not in self._damage:
+                self._damage.append(told)
+            return b""
         self._out += len(data)
         if self._out > _MOST_UNPACKED or (self._out > _SUSPECT and self._out > _MOST_RATIO * self._size):
             raise UnreadableInput(
-                f"{self._shown} unpacks into more than {self._out >> 30} GiB.",
+                f"{self._shown} unpacks into more than {max(self._out >> 30, 1)} GiB.",
                 "That is no log; unpack it yourself if you trust it.",
             )
         return data
@@ -241,7 +277,77 @@ def _some(stream: Any, size: int) -> bytes:
     return b"".join(parts)
 
 
+def _in_lines(stream: Any, size: int, left: int | None) -> Iterator[bytes]:
+    """``left`` bytes, or all, in chunks that end with a line. What is too long for a line is left out from there on."""
+    rest, over = b"", False
+    while True:
+        wanted = size if left is None else min(size, left)
+        read = _some(stream, wanted) if wanted else b""
+        if left is not None:
+            left -= len(read)
+        if not read:
+            if rest:
+                yield rest
+            return
+        if over:
+            end = read.find(b"\n")
+            if end < 0:
+                continue
+            read, over = read[end + 1 :], False
+        whole = rest + read if rest else read
+        cut = _last_line_end(whole)
+        if cut < 0 and len(whole) > LONGEST_LINE:
+            yield whole[:LONGEST_LINE] + b"\n"
+            rest, over = b"", True
+            continue
+        rest = whole[cut + 1 :]
+        if cut >= 0:
+            yield whole[: cut + 1]
+
+
 def _last_line_end(data: bytes) -> int:
     """Where the last line ends; a progress bar that never ends its line is cut where it begins anew."""
     cut = data.rfind(b"\n")
     return cut if cut >= 0 or len(data) < CHUNK else data.rfind(b"\r")
+
+
+def _how(start: bytes) -> str:
+    return next((how for magic, how in _PACKED.items() if start.startswith(magic)), "")
+
+
+_DIGITS = re.compile(rb"[-+]?\d[\d.,]*(?:e[-+]?\d+)?|nan|inf")
+
+
+def _cut(stream: IO[bytes], near: int) -> int | None:
+    """The begin of a line at ``near`` or behind, between two lines that are alike: not inside a stack of calls. None
+    where there is no such line nearby."""
+    stream.seek(near)
+    stream.readline(LONGEST_LINE)
+    first = at = stream.tell()
+    text = stream.read(_LOOK_FOR_CUT)
+    before: bytes | None = None
+    for line in text.split(b"\n")[:-1]:
+        shape = _DIGITS.sub(b"0", line[:400])
+        if shape == before and shape.strip() and not shape.startswith((b" ", b"\t")):
+            return at
+        before = shape
+        at += len(line) + 1
+    return first if b"\n" in text or len(text) < _LOOK_FOR_CUT else None
+
+
+def _named_pipe(path: str) -> IO[bytes]:
+    """A pipe that somebody writes to; one that nobody opens within seconds is not waited for."""
+    shown = clean(path)
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        raise UnreadableInput(f"{shown} cannot be read: {error.strerror or error}.") from None
+    waiting = select.poll()
+    waiting.register(handle, select.POLLIN | select.POLLHUP)
+    until = time.monotonic() + _WRITER
+    while not waiting.poll(100):
+        if time.monotonic() > until:
+            os.close(handle)
+            raise UnreadableInput(f"{shown} is a pipe, and nobody writes to it.")
+    os.set_blocking(handle, True)
+    return os.fdopen(handle, "rb")

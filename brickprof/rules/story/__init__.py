@@ -122,6 +122,11 @@ class Story:
     def trained(self) -> bool:
         return bool(self._steps)
 
+    @property
+    def logged(self) -> bool:
+        """Whether a log tells it: losses every so many steps, in a few digits, and nothing from inside the model."""
+        return bool(self.events("log", -1))
+
     def steps(self, rank: int = 0) -> int:
         """How many steps this rank was seen to take."""
         counted = [event.fields.get("steps") for event in self.events("exit", rank)]

@@ -1,0 +1,350 @@
+"""A lookout over block outputs: on a device, which block was the first to put out something that is not finite, exact
+in every step.
+
+Enters: the blocks of a model and, in steps that are not looked at for them, their outputs and the loss. Leaves: some
+steps later, and under the step they were taken in, how many NaN and Inf each output held where the loss was not finite.
+
+Between the end of a forward and its backward autograd holds nearly every output anyway. A light hook on each block
+remembers it weakly, so that nothing lives longer for our sake; when the backward begins, one launch counts in those
+that are still there, and reads them only where the loss is not finite (see ``brickprof.kernels.nonfinite``).
+
+An output is no evidence of its block once somebody has written into it, put other memory in its place, or made it on
+another stream than the one that we read on. What is recomputed inside a backward is not looked at. Compiled and
+scripted modules get no hook, and once anything was compiled nobody does: a hook would be traced into the graph.
+
+It is kept in every step where that costs next to nothing, every so many steps where it would cost more, and not at all
+where even that does not fit the budget; there, and on a host, no hook is left on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+from brickprof.capture import models, tensors
+from brickprof.capture.surroundings import compiled_frames, hands_off
+from brickprof.clock import now
+
+if TYPE_CHECKING:
+    from brickprof.capture.session import Session
+
+_SHARE = 0.5
+"""Of the budget: the host's work of a step for which the device has nothing to do."""
+_FIRST = 8
+"""Steps before it begins: they are looked at anyway, and what will be compiled is by then."""
+_LONGEST = 16
+_RECKON = 16
+_USUAL = 1.25
+"""A look takes so many times the quickest one."""
+_AROUND = 2.0
+"""A hook takes so many times what it takes inside: torch calls a module that has one in a longer way."""
+_REST = 1024
+"""Steps for which nobody looks out where it does not fit the budget, or there is nothing to see."""
+_REPORTED = 64
+"""The same after a report: what comes next is broken for the same reason."""
+_EMPTY = 32
+_MOST_KEPT = 256
+_PIECE = "lookout"
+_counter = time.perf_counter_ns
+_compiling = torch.compiler.is_compiling
+_grad_on = torch.is_grad_enabled
+_transformed: Callable[[], int | None] = torch._C._functorch.maybe_current_level
+_thread = threading.get_ident
+_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _device: 0)
+_claimed: Callable[[torch.Tensor], None] = getattr(torch.Tensor, "_fix_weakref", lambda _tensor: None)
+"""Makes a tensor Python's again, of which only autograd was left as an owner."""
+
+
+class Seen(NamedTuple):
+    """An output that was counted."""
+
+    brick: int
+    numel: int
+    dtype: torch.dtype
+    follows: bool
+    """Whether the block was given the very output before it in the list."""
+
+
+Arrived = Callable[[int, int, Sequence[Seen], list[list[int]]], None]
+"""Told step, micro-batch, outputs in the order of the forward, and (nan, inf) of each."""
+
+
+def on_device(tensor: torch.Tensor) -> bool:
+    return tensor.is_cuda
+
+
+class Counts:
+    """The kernel, once it is compiled; that takes a second or two and is done aside."""
+
+    def __init__(self) -> None:
+        self._ready: dict[int, bool] = {}
+        self._made: dict[tuple[int, int], Any] = {}
+        self._kernel: Any = None
+        self.lost = ""
+        """Why there is no kernel, nor will be."""
+
+    def __call__(self, gate: torch.Tensor, values: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        """(nan, inf) of each, on the device; None while there is no kernel, and where it cannot be compiled."""
+        device = gate.get_device()
+        ready = self._ready.get(device)
+        if not ready:
+            if ready is None:
+                self._ready[device] = False
+                threading.Thread(target=self._compile, args=(device,), name="brickprof-compile", daemon=True).start()
+            return None
+        key = device, _stream(device)
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = self._kernel.NonFinite(heard=False)
+        found: torch.Tensor = made(gate, values)
+        return found
+
+    def readable(self, value: torch.Tensor) -> bool:
+        return self._kernel is None or bool(self._kernel.readable(value))
+
+    def _compile(self, device: int) -> None:
+        try:
+            from brickprof.kernels import nonfinite
+
+            nonfinite.warm(device)
+            self._kernel = nonfinite
+            self._ready[device] = True
+        except Exception as error:  # no triton, no compiler, a card that is too old
+            self.lost = f"{type(error).__name__}: {error}"
+
+
+class _Output(NamedTuple):
+    """What is remembered of an output, beside the output itself."""
+
+    value: weakref.ref[torch.Tensor]
+    version: int
+    pointer: int
+    stream: int
+    brick: int
+    follows: bool
+
+    def still(self) -> torch.Tensor | None:
+        """The output, if it is still there and still what the block put out."""
+        value = self.value()
+        if value is None:
+            return None
+        _claimed(value)
+        whole = value._version == self.version and value.data_ptr() == self.pointer
+        return value if whole else None
+
+
+class Lookout:
+    def __init__(self, session: Session, arrived: Arrived) -> None:
+        self._session = session
+        self._arrived = arrived
+        self.counts: Any = Counts()
+        self._posts: list[tuple[weakref.ref[nn.Module], _Post]] = []
+        self._handles: list[Any] = []
+        self._kept: list[_Output] = []
+        self._stride = 1
+        self._turns = 0
+        self._empty = 0
+        """Steps in a row in which nothing was left that could be counted."""
+        self._due = _FIRST
+        """The step from which on somebody looks out."""
+        self._blind = False
+        self._hooks_ns = 0.0
+        self._backwards = 1
+        """In a step."""
+        self.timing = False
+        self.inside_ns = 0
+
+    @property
+    def stride(self) -> int:
+        """Outputs are looked at in every step that this divides."""
+        return self._stride
+
+    @property
+    def hooked(self) -> int:
+        """How many modules have a hook just now."""
+        return len(self._handles)
+
+    # -- where
+
+    def choose(self, blocks: Iterable[tuple[int, nn.Module]]) -> None:
+        """From now on these are the blocks, each with its brick; on a host there are none."""
+        was_hooked = bool(self._handles)
+        self._unhook()
+        chosen = [] if self._blind else [(module, brick) for brick, module in blocks if _takes_hook(module)]
+        self._posts = [(weakref.ref(module), _Post(self, brick)) for module, brick in chosen]
+        if was_hooked:
+            self._hook()
+
+    def blind(self) -> None:
+        """Something is about to be compiled: no hook may be in its way, nor come or go later."""
+        self._blind = True
+        self._unhook()
+        self._posts = []
+
+    def _hook(self) -> None:
+        if compiled_frames():
+            self.blind()
+        modules = [(module, post) for reference, post in self._posts if (module := reference()) is not None]
+        self._handles = [module.register_forward_hook(post.after) for module, post in modules]
+
+    def _unhook(self) -> None:
+        handles, self._handles, self._kept = self._handles, [], []
+        for handle in handles:
+            handle.remove()
+
+    # -- when
+
+    def enter(self, step: int, *, forward_done: bool = False) -> None:
+        """A step begins, before its forward or behind it."""
+        if not self._posts:
+            return
+        if not forward_done:
+            self._kept = []
+        wanted = step >= self._due and not step % self._stride and not self._seen_anyway()
+        if wanted is not bool(self._handles):
+            self._hook() if wanted else self._unhook()
+
+    def _seen_anyway(self) -> bool:
+        """Whether outputs are looked at in every step."""
+        return self._session.on.blocks and self._session.cadence.stride["blocks"] == 1
+
+    def keep(self, brick: int, args: Any, output: Any) -> None:
+        """A block of the model has put out ``output``."""
+        session = self._session
+        if session.on.blocks or session.backward_depth or not _grad_on() or _thread() != session.thread:
+            return
+        found = output if type(output) is torch.Tensor else tensors.first_tensor(output)
+        if type(found) is not torch.Tensor or _transformed() is not None or not on_device(found):
+            return
+        kept, given, pointer = self._kept, args[0] if args else None, found.data_ptr()
+        if len(kept) >= _MOST_KEPT:
+            return
+        follows = bool(kept) and type(given) is torch.Tensor and given.data_ptr() == kept[-1].pointer
+        stream = _stream(found.get_device())
+        kept.append(_Output(weakref.ref(found), found._version, pointer, stream, brick, follows))
+
+    def backward(self, losses: Sequence[torch.Tensor]) -> None:
+        """A backward begins: counts in the outputs that are still there."""
+        kept, self._kept = self._kept, []
+        if not kept or not losses or not on_device(losses[0]) or hands_off():
+            return
+        start = _counter()
+        try:
+            if self._count(kept, losses):
+                self._learn(_counter() - start)
+        except Exception as error:
+            self.failed(error)
+
+    def _count(self, kept: list[_Output], losses: Sequence[torch.Tensor]) -> bool:
+        device, stream = losses[0].device, _stream(losses[0].get_device())
+        seen: list[Seen] = []
+        values: list[torch.Tensor] = []
+        before = -1
+        for place, output in enumerate(kept):
+            value = output.still() if output.stream == stream else None
+            if value is not None and value.device == device and self.counts.readable(value):
+                seen.append(Seen(output.brick, value.numel(), value.dtype, output.follows and before == place - 1))
+                values.append(value)
+                before = place
+        self._empty = 0 if values else self._empty + 1
+        if self._empty >= _EMPTY:
+            self._pause(_REST)
+        table = self.counts(_gate(losses), values) if values else None
+        session = self._session
+        if table is None:
+            if self.counts.lost:
+                self._give_up()
+            return False
+        step, micro, arrived = session.step, max(session.steps.backwards - 1, 0), self._arrived
+        session.readback.read(table, lambda host: arrived(step, micro, seen, host.tolist()))
+        return True
+
+    def rest(self) -> None:
+        """The first block is known: what follows is broken for the same reason."""
+        self._pause(_REPORTED)
+
+    def _pause(self, steps: int) -> None:
+        self._due = self._session.step + steps
+        self._unhook()
+
+    def _give_up(self) -> None:
+        reason, instead = self.counts.lost[:300], "a sum of each block's output in sampled steps"
+        fields = {"operation": "nonfinite", "reason": reason, "instead": instead}
+        self._session.fact("fallback", fields, always=True)
+        self.blind()
+
+    # -- what it costs
+
+    def _learn(self, spent: int) -> None:
+        """The device has next to nothing to do for a finite loss: what counts is the host, and its hooks most."""
+        session = self._session
+        behind = session.readback.late(now() - int(session.cadence.typical_ns))
+        ours = session.backlog.cost(_PIECE, spent, behind=behind)
+        if self.timing:
+            self._hooks_ns, self.timing = _AROUND * self.inside_ns, False
+        session.pay(int(ours + self._hooks_ns) - spent)
+        self._backwards = max(self._backwards, session.steps.backwards)
+        self._turns += 1
+        if self._turns % _RECKON == 1:
+            self.timing, self.inside_ns = True, 0
+        elif self._turns % _RECKON == 3:
+            self._reckon()
+
+    def _reckon(self) -> None:
+        cadence = self._session.cadence
+        host = self._backwards * (_USUAL * self._session.backlog.quickest(_PIECE) + self._hooks_ns)
+        room = _SHARE * cadence.budget * max(cadence.typical_ns, 1.0)
+        self._stride = 1
+        while self._stride <= _LONGEST and host > self._stride * room:
+            self._stride *= 2
+        if self._stride > _LONGEST:
+            self._stride = _LONGEST
+            self._pause(_REST)
+
+    def failed(self, error: Exception) -> None:
+        self._session.failed(_PIECE, error)
+        if self._session.is_off(_PIECE):
+            self.blind()
+
+
+class _Post:
+    """The hook of one block."""
+
+    __slots__ = ("_brick", "_lookout")
+
+    def __init__(self, lookout: Lookout, brick: int) -> None:
+        self._lookout = lookout
+        self._brick = brick
+
+    def after(self, _module: Any, args: Any, output: Any) -> None:
+        if _compiling():
+            return
+        lookout = self._lookout
+        start = _counter() if lookout.timing else 0
+        try:
+            lookout.keep(self._brick, args, output)
+        except Exception as error:
+            lookout.failed(error)
+        if start:
+            lookout.inside_ns += _counter() - start
+
+
+def _takes_hook(module: nn.Module) -> bool:
+    if isinstance(module, torch.jit.ScriptModule) or any(map(models.compiled, module.modules())):
+        return False
+    first = next(module.parameters(), None)
+    return first is not None and on_device(first)
+
+
+def _gate(losses: Sequence[torch.Tensor]) -> torch.Tensor:
+    """One fp32 number that is finite only if every loss is, where the kernel may read it."""
+    parts = [tensors.local(loss.detach()) for loss in losses if loss.device == losses[0].device]
+    parts = [(part if part.numel() == 1 else tensors.total(part)).float() for part in parts]
+    gate = parts[0] if len(parts) == 1 else torch.stack([part.reshape(()) for part in parts]).sum()
+    return gate.clone() if gate.data_ptr() % 16 else gate

@@ -1,0 +1,373 @@
+"""JSON lines, many at a time.
+
+Enters: bytes that are whole lines. Leaves: the numbers of the lines in columns, and the places of the lines that have
+to be looked at one by one. A trainer writes the same keys in the same order again and again: a line without its numbers
+is a layout, and all lines of one layout are read at once.
+
+    {"step": 12, "loss": 2.25, "host": "a"}         a line
+    {"step": |, "loss": |, "host": "|"}             its layout: four literals, and three slots between them
+
+A literal is found by its first quote: the quotes of all lines are known, and the n-th quote of a line belongs to the
+n-th quote of its layout. A line is of a layout if each literal stands where it should, byte by byte, if each slot of a
+number begins like one, and if no slot of a word does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brickprof.logs.reading import incidents, names, rows
+from brickprof.logs.reading.model import Floats, Whole
+from brickprof.logs.reading.numbers import PLAIN
+
+_QUOTE, _NEWLINE = ord('"'), ord("\n")
+_WORD = 8
+_EVERYTHING = np.uint64((1 << 64) - 1)
+_LONGEST_LITERAL = 4096
+_LONGEST_NUMBER = 64
+_MOST_KNOWN = 64
+_MOST_NEW = 32
+_MOST_SLOTS = 512
+_WORTH = 4
+"""Lines that a layout should have on average, to be worth its while."""
+_STRING = re.compile(rb'"((?:[^"\\]|\\[^"])*)"')
+_NUMBER = re.compile(PLAIN + rb"|[+-]?(?:NaN|nan|Infinity|inf)")
+_SCALAR = re.compile(rb"(\s*:\s*\[?\s*)([-+.\w]+)(\s*\]?[\s},]*)")
+_BEHIND_KEY = re.compile(rb"\s*:\s*(?:\{\s*(?:\}[\s},]*)?)?")
+_BEHIND_WORD = re.compile(rb"[\s},]*")
+_DATE = re.compile(rb"\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d")
+_BEGINS = np.zeros(256, dtype=bool)
+_BEGINS[list(b"0123456789+-.NnIi")] = True
+_LIKE_NUMBER = np.zeros(256, dtype=bool)
+_LIKE_NUMBER[list(b"0123456789+-.")] = True
+_LIKE_NAN = np.zeros(256, dtype=bool)
+_LIKE_NAN[list(b"NnIi")] = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Literal:
+    text: bytes
+    quote: int
+    """Which quote of the line is the first in it; -1: none, it ends the line."""
+    before: int
+    """Bytes in it before that quote."""
+    words: tuple[tuple[np.uint64, np.uint64], ...]
+    """The text again, as words of eight bytes and their masks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    name: str
+    """Empty of a word, which is not read."""
+    dash: int = -1
+    """Of a date: where a dash or a colon stands in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    quotes: int
+    literals: tuple[_Literal, ...]
+    slots: tuple[_Slot, ...]
+    constants: tuple[tuple[str, float], ...]
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    places: Whole
+    """Of which lines of the chunk."""
+    values: dict[str, Floats]
+    kind: str
+
+
+class Lines:
+    """The lines of a chunk, and where their quotes stand."""
+
+    def __init__(self, chunk: bytes) -> None:
+        self.padded = chunk + bytes(_LONGEST_LITERAL)
+        self.data = np.frombuffer(self.padded, dtype=np.uint8)
+        seen = self.data[: len(chunk)]
+        ends = np.flatnonzero(seen == _NEWLINE)
+        if not chunk.endswith(b"\n"):
+            ends = np.append(ends, len(chunk))
+        self.ends = ends
+        self.begins = np.concatenate([[0], ends[:-1] + 1])
+        self.quotes = np.flatnonzero(seen == _QUOTE)
+        self.first = np.searchsorted(self.quotes, self.begins)
+        self.counts = np.diff(self.first, append=len(self.quotes))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def line(self, place: int) -> bytes:
+        return self.padded[self.begins[place] : self.ends[place]]
+
+    def words_at(self, places: Whole, count: int) -> NDArray[np.uint64]:
+        """The ``count`` words of eight bytes that begin at each place."""
+        width = count * _WORD
+        anywhere: Any = np.ndarray((len(self.padded) - width + 1,), f"V{width}", self.padded, 0, (1,))
+        return anywhere[places].view("<u8").reshape(len(places), count)  # type: ignore[no-any-return]
+
+    def quotes_of(self, places: Whole, count: int) -> Whole:
+        """The places of all quotes of lines that have ``count`` each."""
+        if len(places) * count == len(self.quotes):
+            return self.quotes.reshape(len(places), count)
+        picked: Whole = self.quotes[self.first[places][:, None] + np.arange(count)]
+        return picked
+
+
+class Layouts:
+    """The layouts of a file; what one chunk taught serves the next."""
+
+    def __init__(self) -> None:
+        self._known: list[Layout] = []
+
+    def read(self, lines: Lines) -> tuple[list[Columns], Whole]:
+        """Columns, and the places of the lines that are of no layout."""
+        found: list[Columns] = []
+        alone: list[int] = []
+        left = np.arange(len(lines))
+        for layout in tuple(self._known):
+            left = self._take(lines, layout, left, found)
+        made = taken = 0
+        while len(left) and made < _MOST_NEW + taken // _WORTH:
+            layout_or_none = layout_of(lines.line(int(left[0])))
+            made += 1
+            before = len(left)
+            if layout_or_none is not None:
+                self._known = [layout_or_none, *self._known][:_MOST_KNOWN]
+                left = self._take(lines, layout_or_none, left, found)
+            if len(left) == before:
+                alone.append(int(left[0]))
+                left = left[1:]
+            else:
+                taken += before - len(left)
+        return found, np.sort(np.concatenate([np.array(alone, dtype=np.int64), left]))
+
+    def _take(self, lines: Lines, layout: Layout, left: Whole, found: list[Columns]) -> Whole:
+        """What is left when the lines of ``layout`` are taken out."""
+        fitting = left[lines.counts[left] == layout.quotes]
+        if not len(fitting):
+            return left
+        columns = _columns(lines, layout, fitting)
+        if columns is None:
+            return left
+        found.append(columns)
+        rest = np.ones(len(lines), dtype=bool)
+        rest[columns.places] = False
+        return left[rest[left]]
+
+
+def layout_of(line: bytes) -> Layout | None:
+    """The layout of a line; None of one that has to be looked at by itself."""
+    strings = list(_STRING.finditer(line))
+    if not strings or line.count(b'"') != 2 * len(strings) or len(strings) > _MOST_SLOTS:
+        return None
+    leaves = _leaves(line)
+    if leaves is None or any(_speaks(path) and incidents.speaks(str(value).encode()) for path, value in leaves):
+        return None
+    cuts: list[tuple[int, int]] = []
+    slots: list[_Slot] = []
+    constants: list[tuple[str, float]] = []
+    kind = next((rows.kind_of(value) for path, value in leaves if _marks(path) and isinstance(value, str)), "")
+    order = iter(leaves)
+    for string, end in zip(strings, [*(each.start() for each in strings[1:]), len(line)], strict=True):
+        behind = line[string.end() : end]
+        if _BEHIND_WORD.fullmatch(behind) and not behind.lstrip().startswith(b":"):
+            path, value = next(order, ((), None))
+            slot = _word_slot(path, value, string.group(1))
+            if slot is None:
+                return None
+            if not _marks(path) and not _speaks(path):
+                cuts.append(string.span(1))
+                slots.append(slot)
+        elif scalar := _SCALAR.fullmatch(behind):
+            path, value = next(order, ((), None))
+            if _NUMBER.fullmatch(scalar.group(2)):
+                cuts.append((string.end() + scalar.start(2), string.end() + scalar.end(2)))
+                slots.append(_Slot("/".join(path)))
+            elif isinstance(value, bool) and names.role(path[-1]) in ("skipped", "nonfinite"):
+                constants.append(("/".join(path), float(value)))
+        elif not _BEHIND_KEY.fullmatch(behind):
+            return None
+    if next(order, None) is not None:
+        return None
+    literals = tuple(_literals(line, cuts))
+    if max(len(literal.text) for literal in literals) > _LONGEST_LITERAL - _WORD:
+        return None
+    return Layout(2 * len(strings), literals, tuple(slots), tuple(constants), kind)
+
+
+def _word_slot(path: tuple[str, ...], value: Any, text: bytes) -> _Slot | None:
+    """The slot of a value in quotes; None where it cannot be told whether it is a number."""
+    if not isinstance(value, str):
+        return None
+    if _NUMBER.fullmatch(text):
+        return _Slot("/".join(path))
+    if _DATE.match(text):
+        return _Slot("", 4 if text[4:5] == b"-" else 2)
+    first = text[:1]
+    doubtful = (first and first in b"0123456789+-.") or (first and first in b"NnIi" and len(text) in (3, 8))
+    return None if doubtful else _Slot("")
+
+
+def _marks(path: tuple[str, ...]) -> bool:
+    return len(path) == 1 and path[0].lower() in rows.MARKERS
+
+
+def _speaks(path: tuple[str, ...]) -> bool:
+    """Whether this is a message: lines of one layout say the same, and what they say is no incident."""
+    return len(path) == 1 and path[0].lower() in MESSAGES
+
+
+def _leaves(line: bytes) -> list[tuple[tuple[str, ...], Any]] | None:
+    """The values of a line in their order, each with the keys that lead to it; None of lists and settings."""
+    try:
+        pairs = json.loads(line, object_pairs_hook=_Pairs, parse_int=str)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(pairs, _Pairs) or any(key.lower() in SETTINGS or key.lower() == "type" for key, _ in pairs):
+        return None
+    found: list[tuple[tuple[str, ...], Any]] = []
+    stack: list[tuple[tuple[str, ...], Any]] = [((), pairs)]
+    while stack:
+        path, held = stack.pop()
+        if isinstance(held, _Pairs):
+            if len(path) > _MOST_DEEP or any(not key or len(key) > _LONGEST_KEY for key, _ in held):
+                return None
+            stack.extend(((*path, key), one) for key, one in reversed(held))
+        elif isinstance(held, list) and not (len(held) == 1 and not isinstance(held[0], str | list | bool)):
+            return None
+        else:
+            found.append((path, held))
+    return found if len(found) <= _MOST_SLOTS else None
+
+
+class _Pairs(list[tuple[str, Any]]):
+    pass
+
+
+SETTINGS = frozenset({"config", "args", "hparams", "hyperparameters", "hyper_parameters", "cfg", "settings", "params"})
+"""Keys under which a line states what the run was started with."""
+MESSAGES = frozenset({
+    "message", "msg", "text", "error", "exception", "exc_info", "exc", "traceback", "stack", "stack_trace",
+})  # fmt: skip
+"""Keys under which a line says something in words."""
+_MOST_DEEP = 8
+_LONGEST_KEY = 100
+
+
+def _literals(line: bytes, cuts: list[tuple[int, int]]) -> Iterator[_Literal]:
+    """What stands between the slots, from the begin of the line to its end."""
+    begin = 0
+    for start, end in [*cuts, (len(line), len(line))]:
+        text = line[begin:start]
+        before = text.find(b'"')
+        yield _Literal(text, line.count(b'"', 0, begin) if before >= 0 else -1, max(before, 0), tuple(_words(text)))
+        begin = end
+
+
+def _words(text: bytes) -> Iterator[tuple[np.uint64, np.uint64]]:
+    """A text as words of eight bytes, each with a mask that leaves out what is behind its end."""
+    for at in range(0, len(text), _WORD):
+        part = text[at : at + _WORD]
+        yield np.uint64(int.from_bytes(part, "little")), np.uint64((1 << 8 * len(part)) - 1)
+
+
+def _columns(lines: Lines, layout: Layout, places: Whole) -> Columns | None:
+    """The numbers of those of the lines at ``places`` that are of this layout."""
+    places, starts = _matching(lines, layout, places)
+    spans = [
+        (start + len(literal.text), closed)
+        for literal, start, closed in zip(layout.literals, starts, starts[1:], strict=False)
+    ]
+    good = np.ones(len(places), dtype=bool)
+    for slot, span in zip(layout.slots, spans, strict=True):
+        if not slot.name:
+            good &= _fits(lines, slot, *span)
+    places, spans = _only(good, places, spans)
+    parsed = _parsed(lines, layout, spans) if len(places) else None
+    if parsed is None and len(places):
+        good = np.ones(len(places), dtype=bool)
+        for slot, span in zip(layout.slots, spans, strict=True):
+            good &= _fits(lines, slot, *span)
+        places, spans = _only(good, places, spans)
+        parsed = _parsed(lines, layout, spans) if len(places) else None
+    if parsed is None:
+        return None
+    constants = {name: np.full(len(places), value) for name, value in layout.constants}
+    return Columns(places, constants | parsed, layout.kind)
+
+
+def _only(
+    good: NDArray[np.bool_], places: Whole, spans: list[tuple[Whole, Whole]]
+) -> tuple[Whole, list[tuple[Whole, Whole]]]:
+    if good.all():
+        return places, spans
+    return places[good], [(opened[good], closed[good]) for opened, closed in spans]
+
+
+def _matching(lines: Lines, layout: Layout, places: Whole) -> tuple[Whole, list[Whole]]:
+    """The lines in which every literal stands in its place, and the places of all literals."""
+    quotes = np.ascontiguousarray(lines.quotes_of(places, layout.quotes).T)
+    begins, ends = lines.begins[places], lines.ends[places]
+    starts = [
+        quotes[literal.quote] - literal.before if literal.quote >= 0 else ends - len(literal.text)
+        for literal in layout.literals
+    ]
+    good = (starts[0] == begins) & (starts[-1] + len(layout.literals[-1].text) == ends)
+    for literal, here, there in zip(layout.literals, starts, starts[1:], strict=False):
+        good &= here + len(literal.text) <= there
+    if not good.all():
+        places, starts = places[good], [start[good] for start in starts]
+    good = np.ones(len(places), dtype=bool)
+    for literal, start in zip(layout.literals, starts, strict=True):
+        found = lines.words_at(start, len(literal.words))
+        for place, (word, mask) in enumerate(literal.words):
+            good &= (found[:, place] if mask == _EVERYTHING else found[:, place] & mask) == word
+    if not good.all():
+        places, starts = places[good], [start[good] for start in starts]
+    return places, starts
+
+
+def _fits(lines: Lines, slot: _Slot, opened: Whole, closed: Whole) -> NDArray[np.bool_]:
+    """Whether a number begins like a number, and a word like a word."""
+    first, length = lines.data[opened], closed - opened
+    good: NDArray[np.bool_]
+    if slot.name:
+        good = _BEGINS[first] & (length > 0) & (length < _LONGEST_NUMBER)
+    elif slot.dash >= 0:
+        there = lines.data[opened + slot.dash]
+        good = (length > slot.dash) & ((there == ord("-")) | (there == ord(":")))
+    else:
+        good = ~(_LIKE_NUMBER[first] | (_LIKE_NAN[first] & ((length == 3) | (length == 8)))) | (length == 0)
+    return good
+
+
+def _parsed(lines: Lines, layout: Layout, spans: list[tuple[Whole, Whole]]) -> dict[str, Floats] | None:
+    """The numbers in the slots; None where one is not a number after all."""
+    import pyarrow as pa
+
+    wanted = [(slot.name, span) for slot, span in zip(layout.slots, spans, strict=True) if slot.name]
+    if not wanted:
+        return {}
+    rows_, slots = len(wanted[0][1][0]), len(wanted)
+    offsets = np.empty((rows_, 2 * slots), dtype=np.int32)
+    for at, (_, (opened, closed)) in enumerate(wanted):
+        offsets[:, 2 * at], offsets[:, 2 * at + 1] = opened, closed
+    ends = np.append(offsets.ravel(), offsets[-1, -1])
+    cells = pa.StringArray.from_buffers(offsets.size, pa.py_buffer(ends), pa.py_buffer(lines.padded))
+    every_other = pa.array(np.arange(0, offsets.size, 2, dtype=np.int32))  # between two numbers is what separates them
+    try:
+        numbers = cells.take(every_other).cast(pa.float64()).to_numpy()
+    except pa.ArrowInvalid:
+        return None
+    columns = np.ascontiguousarray(numbers.reshape(rows_, slots).T)
+    return {name: columns[at] for at, (name, _) in enumerate(wanted)}

@@ -1,0 +1,568 @@
+"""The engine of all text formats: it learns the lines of a log and turns chunks of them into columns.
+
+Enters: chunks of bytes. Leaves: blocks, facts in words, and what was left over. Nothing is configured: lines whose text
+is the same but for the numbers in it are of one template, and a template is looked at once, when its first line comes
+(see ``naming``). After that a chunk is matched as a whole, all its lines at once (see ``tokens``).
+
+Where a row has no step of its own it is of the step that the log spoke of last: in another line, or in a progress bar.
+Steps that begin anew with each epoch are counted on. A line that is cut off, or that ran into another one, is no row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brickprof.logs.reading import incidents, names
+from brickprof.logs.reading.model import Block, Fact, Floats, Head, Item, Skipped, Whole
+from brickprof.logs.reading.naming import MEASURED, Column, Shape, shape
+from brickprof.logs.reading.numbers import number
+from brickprof.logs.reading.patterns import from_pattern
+from brickprof.logs.reading.source import Part, Source
+from brickprof.logs.reading.tokens import MOST_NUMBERS, Cut, cut, plain
+from brickprof.text import clean
+
+__all__ = ["Engine", "Form", "TextReader", "from_pattern", "likely", "share", "stated"]
+
+_MOST_TEMPLATES = 50_000
+_MOST_NEW = 4_000
+"""Templates that are looked at in one chunk: a text without a template has as many as lines."""
+_MOST_GAPS = 200_000
+_LONGEST_GAP = 2_000
+_LOOK_BACK = 256 << 10
+_EXAMPLES = 5
+_SURE = frozenset({"loss", "eval_loss"})
+_RANKED = re.compile(rb"\[(?:default|rank|gpu|GPU|worker)[ _]?(\d+)\]:?|^(?:rank|gpu|worker)[ _]?(\d+)[:\]|]")
+_BARS = re.compile(rb"\|[^|\w]*\||\[[=>.#\- ]{3,}\]|(?:\xe2\x94[\x80-\xbf]|\xe2\x96[\x80-\x9f]|\xe2\xa0[\x80-\xbf])+")
+_MONTHS = re.compile(rb"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\b(?= ?$)")
+_DAYS = re.compile(rb"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b,?(?= )")
+_DIGIT = re.compile(rb"\d|\bnan\b")
+_SPACES = re.compile(rb"\s+")
+_TELLING = re.compile(
+    rb"(?i)loss|lr\b|learning|norm|step|iter|epoch|acc|val|eval|train|tok|mfu|tps|ppl|perplex|scale|reward|memory|"
+    rb"[\w)\]'\"]\s*[:=]\s*['\"\[(]*$|^ ?[A-Za-z_]\w* ?$"
+)
+_MULTIPLIERS = np.random.default_rng(1729).integers(1, 1 << 62, MOST_NUMBERS + 1, dtype=np.uint64) | np.uint64(1)
+
+Spoken = Callable[[bytes, int], Iterator[Fact]]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a format knows better than the engine."""
+
+    rename: Mapping[str, str] = field(default_factory=dict)
+    """Names of columns, by what the engine calls them; an empty one is left out."""
+    alone: frozenset[str] = frozenset()
+    """Names that make a row of a line without a step, even one that comes only once."""
+    spoken: Spoken | None = None
+    """Facts that only this format states: it is asked about every line that is no row."""
+    begins: re.Pattern[bytes] | None = None
+    """What is above the last line like this, in the beginning of the file, is not the log."""
+    generic: bool = True
+    """Whether rows of names that mean nothing to us are rows."""
+
+
+@dataclass(slots=True)
+class _Gap:
+    """A text between numbers: what makes it the same as another."""
+
+    mark: int
+    text: str
+    rank: int
+    telling: bool
+
+
+@dataclass(slots=True)
+class _Template:
+    gaps: tuple[str, ...]
+    shape: Shape | None
+    kind: str = ""
+    seen: int = 0
+    cut_off: bool = False
+    needs_two: bool = False
+
+    @property
+    def is_row(self) -> bool:
+        return self.shape is not None and not self.cut_off and (self.seen > 1 or not self.needs_two)
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Lines of one template in one chunk."""
+
+    template: _Template
+    index: Whole
+    lines: Whole
+    values: dict[str, Floats]
+    ranks: Whole | None
+    step: str | None
+    weak: bool
+    """The step is that of a progress bar."""
+
+
+class Engine:
+    """Takes chunks in order; what it learned of one helps with the next."""
+
+    def __init__(self, form: Form | None = None) -> None:
+        self.form = form or Form()
+        self._gaps: dict[bytes, _Gap] = {}
+        self._templates: dict[int, _Template] = {}
+        self._counting = _Counting()
+        self._watch = incidents.Watch(self.form.spoken)
+        self._shown = 0
+
+    def take(self, data: bytes, first_line: int = 1) -> list[Item]:
+        found = cut(data, first_line)
+        if not len(found):
+            return []
+        items: list[Item] = []
+        taken = np.zeros(len(found), dtype=bool)
+        rows = self._rows(found, taken)
+        self._counting.count(rows)
+        for part in sorted((part for part in rows if part.values), key=lambda part: int(part.lines[0])):
+            items.extend(_blocks(part))
+        left = np.flatnonzero(~taken)
+        items.extend(self._watch.take(found, left))
+        items.extend(self._skipped(found, left))
+        return items
+
+    def end(self) -> list[Item]:
+        return list(self._watch.end())
+
+    def forget_rows(self) -> None:
+        """What was taken so far was only for learning."""
+        self._shown = 0
+
+    # -- templates
+
+    def _rows(self, found: Cut, taken: NDArray[np.bool_]) -> list[_Rows]:
+        lines, keys = self._keys(found)
+        if not len(lines):
+            return []
+        unique, first, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+        last = len(found) - 1 if not found.whole and found.holes[-1] else -1
+        self._learn(found, unique, lines[first], counts)
+        order = np.argsort(inverse, kind="stable")
+        ends = np.cumsum(counts)
+        rows = []
+        for place in np.flatnonzero([key in self._templates for key in unique.tolist()]):
+            template = self._templates[int(unique[place])]
+            if template.shape is None or not (template.is_row or template.shape.bar or template.shape.epoch):
+                continue
+            here = lines[order[ends[place] - counts[place] : ends[place]]]
+            if here[-1] == last and not _is_whole(found, here):
+                here = here[:-1]
+            if len(here):
+                rows.append(self._read(found, template, here, taken))
+        return rows
+
+    def _keys(self, found: Cut) -> tuple[Whole, NDArray[np.uint64]]:
+        """The lines that may be of a template, and which."""
+        gaps = [self._gap(raw) for raw in found.gaps]
+        marks = np.array([gap.mark for gap in gaps], dtype=np.uint64)
+        telling = np.array([gap.telling for gap in gaps], dtype=bool)
+        lines = np.flatnonzero((found.holes > 0) & (found.holes <= MOST_NUMBERS))
+        if not len(lines):
+            return lines, np.zeros(0, dtype=np.uint64)
+        begins = found.gap_begins[lines]
+        if not telling.all():
+            told = np.logical_or.reduceat(telling[found.gap_of], begins)
+        else:
+            told = np.ones(len(lines), dtype=bool)
+        keys = np.add.reduceat(marks[found.gap_of] * _MULTIPLIERS[found.gap_place], begins)
+        return lines[told], keys[told]
+
+    def _gap(self, raw: bytes) -> _Gap:
+        gap = self._gaps.get(raw)
+        if gap is None:
+            if len(self._gaps) >= _MOST_GAPS:
+                self._gaps.clear()
+            gap = self._gaps[raw] = _same(raw[:_LONGEST_GAP])
+        return gap
+
+    def _learn(self, found: Cut, keys: NDArray[np.uint64], lines: Whole, counts: Whole) -> None:
+        known = self._templates
+        new = 0
+        for place in np.argsort(-counts, kind="stable").tolist():
+            key, count = int(keys[place]), int(counts[place])
+            template = known.get(key)
+            if template is None:
+                if new >= _MOST_NEW or len(known) >= _MOST_TEMPLATES:
+                    continue
+                new += 1
+                template = known[key] = self._template(found, int(lines[place]))
+                template.cut_off = template.is_row and self._begins_another(template, count)
+            template.seen += count
+
+    def _template(self, found: Cut, line: int) -> _Template:
+        gaps = tuple(self._gap(raw).text for raw in found.gap_texts(line))
+        made = _Template(gaps, None)
+        if incidents.speaks(found.text(line)):
+            return made
+        seen = shape(gaps)
+        if seen is None or not seen.columns and seen.bar is None:
+            return made
+        seen = self._renamed(seen)
+        made.kind = "eval" if seen.evaluates or (seen.has("eval_loss") and not seen.has("loss")) else "train"
+        alone = any(column.name in self.form.alone for column in seen.columns)
+        measured = seen.has(*MEASURED)
+        counted = seen.step is not None or seen.epoch is not None
+        generic = self.form.generic and counted and any(column.role == "other" for column in seen.columns)
+        if measured and (counted or seen.has(*_SURE)) or alone or generic:
+            made.shape = seen
+            made.needs_two = not (alone or _is_sure(seen, gaps, counted))
+        elif seen.bar is not None or _heads_an_epoch(seen):
+            made.shape, made.needs_two, made.seen = seen, True, -(1 << 62)  # never a row
+        return made
+
+    def _renamed(self, seen: Shape) -> Shape:
+        rename = self.form.rename
+        if not rename:
+            return seen
+        columns = tuple(
+            Column(column.hole, rename.get(column.name, column.name), column.factor) for column in seen.columns
+        )
+        columns = tuple(column for column in columns if column.name)
+        step = next((column for column in columns if seen.step is not None and column.hole == seen.step.hole), None)
+        step = step or next((column for column in columns if column.role == "step"), None)
+        return Shape(columns, seen.rank, step, seen.bar, seen.bar_is_main, seen.evaluates)
+
+    def _begins_another(self, template: _Template, count: int) -> bool:
+        """Whether it is the begin of lines that are otherwise longer: those few were cut off."""
+        own = template.gaps
+        for other in self._templates.values():
+            if other.is_row and len(other.gaps) > len(own) and other.seen >= 4 * count + 1:
+                rest = other.gaps[len(own) - 1]
+                if other.gaps[: len(own) - 1] == own[:-1] and rest.startswith(own[-1]):
+                    return True
+        return False
+
+    # -- rows
+
+    def _read(self, found: Cut, template: _Template, here: Whole, taken: NDArray[np.bool_]) -> _Rows:
+        seen = template.shape
+        assert seen is not None
+        columns = seen.columns if template.is_row else _counters(seen)
+        values: dict[str, Floats] = {}
+        bad = np.zeros(len(here), dtype=bool)
+        for column in columns:
+            read, none = found.values(here, column.hole)
+            values[column.name] = read * column.factor if column.factor != 1.0 else read
+            if none is not None:
+                bad |= none
+        ranks = self._ranks(found, seen, here)
+        if bad.any():
+            keep = ~bad
+            here = here[keep]
+            values = {name: column[keep] for name, column in values.items()}
+            ranks = None if ranks is None else ranks[keep]
+        if template.is_row:
+            taken[here] = True
+        step = seen.step.name if seen.step is not None and seen.step.name in values else None
+        weak = seen.bar is not None and seen.step is not None and seen.step.hole == seen.bar[0]
+        return _Rows(template, here, found.lines[here], values, ranks, step, weak)
+
+    def _ranks(self, found: Cut, seen: Shape, here: Whole) -> Whole | None:
+        if seen.rank is not None:
+            read, none = found.values(here, seen.rank)
+            return None if none is not None or not np.isfinite(read).all() else read.astype(np.int64)
+        firsts = found.gap_of[found.gap_begins[here]]
+        ranks = np.array([self._gap(raw).rank for raw in found.gaps], dtype=np.int64)[firsts]
+        return ranks if (ranks >= 0).any() else None
+
+    def _skipped(self, found: Cut, left: Whole) -> Iterator[Skipped]:
+        lengths = found.begins[left + 1] - found.begins[left]
+        left = left[lengths > 1]
+        if not len(left):
+            return
+        examples = []
+        for line in left[: 20 * _EXAMPLES]:
+            text = found.text(int(line)).strip()
+            if self._shown < _EXAMPLES and text:
+                self._shown += 1
+                examples.append((int(found.lines[line]), clean(text.decode("utf-8", "replace"), limit=200)))
+        yield Skipped(len(left), tuple(examples))
+
+
+def _same(raw: bytes) -> _Gap:
+    """What is left of a text between numbers when what may vary is taken out."""
+    text = raw
+    rank = -1
+    found = _RANKED.search(text) if b"[" in text or b":" in text else None
+    if found is not None:
+        rank = int((found[1] or found[2])[:9])
+        text = text[: found.start()] + b"[rank]" + text[found.end() :]
+    if b"|" in text or b"[" in text or b"\xe2" in text:
+        text = _BARS.sub(_bar, text)
+    text = _MONTHS.sub(b"Mon", _DAYS.sub(b"Day", text))
+    text = _SPACES.sub(b" ", text.rstrip(b"\r\n"))
+    mark = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
+    return _Gap(mark, text.decode("utf-8", "replace"), rank, _TELLING.search(raw) is not None)
+
+
+def _bar(found: re.Match[bytes]) -> bytes:
+    drawn = found.group()
+    if drawn.startswith(b"|"):
+        return b"||" if len(drawn) > 2 and drawn.strip(b"| ") or len(drawn) > 6 else drawn
+    return b"[]" if drawn.startswith(b"[") else b""
+
+
+def _is_sure(seen: Shape, gaps: Sequence[str], counted: bool) -> bool:
+    """Whether one line like this is enough; a setting, or a line of code, comes only once."""
+    if counted:
+        return seen.has(*_SURE) or len({column.role for column in seen.columns} & (MEASURED - {"lr"})) > 1
+    return seen.has("eval_loss") and "=" not in "".join(gaps)
+
+
+def _heads_an_epoch(seen: Shape) -> bool:
+    return bool(seen.columns) and all(column.role == "epoch" for column in seen.columns)
+
+
+def _counters(seen: Shape) -> tuple[Column, ...]:
+    """What a line that is no row still counts: the epoch that it heads, or the bar that it draws."""
+    if seen.bar is not None:
+        return (Column(seen.bar[0], "step"), Column(seen.bar[1], "total_steps")) if seen.bar_is_main else ()
+    return tuple(column for column in seen.columns if column.role == "epoch") if _heads_an_epoch(seen) else ()
+
+
+def _is_whole(found: Cut, here: Whole) -> bool:
+    """Whether the last of these lines, which has no end, lacks nothing: others like it end the same way."""
+    if found.gap_texts(int(here[-1]))[-1].strip():
+        return len(here) > 1
+    if len(here) < 2:
+        return False
+    last, before = found.numbers(int(here[-1]))[-1], found.numbers(int(here[-2]))[-1]
+    return b"." in last and len(last.split(b".")[-1]) == len(before.split(b".")[-1]) and b"e" not in last.lower()
+
+
+def _blocks(part: _Rows) -> Iterator[Block]:
+    if not part.template.is_row or not len(part.lines):
+        return
+    if part.ranks is None:
+        yield Block(part.lines, part.values, None, part.template.kind)
+        return
+    for rank in np.unique(part.ranks):
+        own = part.ranks == rank
+        values = {name: column[own] for name, column in part.values.items()}
+        yield Block(part.lines[own], values, int(rank) if rank >= 0 else None, part.template.kind)
+
+
+# -- steps
+
+
+@dataclass(slots=True)
+class _Epochs:
+    """Steps that begin anew with each epoch."""
+
+    first: float = np.nan
+    period: float = 0.0
+    anew: bool = False
+    last: tuple[float, float] = (np.nan, np.nan)
+
+
+class _Counting:
+    """Gives each row its step."""
+
+    def __init__(self) -> None:
+        self._step: float | None = None
+        self._bar_step: float | None = None
+        self._bar_total: float | None = None
+        self._epoch: float | None = None
+        self._spoken = False
+        """Some line says its step in words: bars are not asked."""
+        self._epochs: dict[int, _Epochs] = {}
+
+    def count(self, rows: list[_Rows]) -> None:
+        self._fill_epochs(rows)
+        for part in rows:
+            if part.step is not None:
+                self._count_on(part)
+        said = [part for part in rows if part.step is not None and not part.weak and part.template.is_row]
+        self._spoken = self._spoken or bool(said)
+        sources = said if self._spoken else [part for part in rows if part.step is None and self._is_bar(part)]
+        sources = sources if self._spoken else [*sources, *(part for part in rows if part.weak and part.step)]
+        places, steps = _in_order([(part.index, part.values[part.step or "step"]) for part in sources])
+        if not self._spoken and len(steps):
+            places, steps = self._of_main_bar(sources, places, steps)
+        before = self._step if self._spoken else self._bar_step
+        if len(steps) or before is not None:
+            for part in rows:
+                if part.step is None and part.template.is_row:
+                    part.values = {"step": _carried(part.index, places, steps, before), **part.values}
+        if len(steps):
+            self._step = self._bar_step = float(steps[-1])
+        for part in rows:
+            if not part.template.is_row:
+                part.values = {}
+
+    def _is_bar(self, part: _Rows) -> bool:
+        return not part.template.is_row and "step" in part.values
+
+    def _of_main_bar(self, sources: list[_Rows], places: Whole, steps: Floats) -> tuple[Whole, Floats]:
+        """Only the bar of the training counts: the first that was drawn, by how long it is."""
+        bars = [part for part in sources if "total_steps" in part.values]
+        _, totals = _in_order([(part.index, part.values["total_steps"]) for part in bars])
+        if len(totals) != len(steps):
+            return places, steps
+        if self._bar_total is None:
+            self._bar_total = float(totals[0])
+        own = totals == self._bar_total
+        return places[own], steps[own]
+
+    def _fill_epochs(self, rows: list[_Rows]) -> None:
+        """``Epoch 3/10`` on a line of its own is the epoch of the lines below."""
+        heads = [part for part in rows if not part.template.is_row and "step" not in part.values and part.values]
+        places, epochs = _in_order([(part.index, next(iter(part.values.values()))) for part in heads])
+        if len(epochs) or self._epoch is not None:
+            for part in rows:
+                own = part.template.is_row and part.step is not None and "total_steps" in part.values
+                if own and not any(names.role(name) == "epoch" for name in part.values):
+                    part.values = {**part.values, "epoch": _carried(part.index, places, epochs, self._epoch)}
+        if len(epochs):
+            self._epoch = float(epochs[-1])
+
+    def _count_on(self, part: _Rows) -> None:
+        epoch = next((name for name in part.values if names.role(name) == "epoch"), None)
+        if epoch is None or part.step is None or not len(part.index):
+            return
+        known = self._epochs.setdefault(id(part.template), _Epochs())
+        epochs, steps = part.values[epoch], part.values[part.step]
+        if not (np.isfinite(epochs).all() and (epochs == np.floor(epochs)).all()):
+            return
+        if np.isnan(known.first):
+            known.first = float(epochs[0])
+        up = np.diff(epochs, prepend=known.last[0]) > 0
+        no_further = np.diff(steps, prepend=known.last[1]) <= 0
+        known.anew = known.anew or bool((up & no_further).any())
+        known.last = float(epochs[-1]), float(steps[-1])
+        total = part.values.get("total_steps")
+        period = total if total is not None else max(known.period, float(np.nanmax(steps)) + 1)
+        known.period = float(np.max(period))
+        if known.anew:
+            part.values[part.step] = (epochs - known.first) * period + steps
+            part.values.pop("total_steps", None)
+
+
+def _in_order(parts: Sequence[tuple[Whole, Floats]]) -> tuple[Whole, Floats]:
+    if not parts:
+        return np.zeros(0, dtype=np.int64), np.zeros(0)
+    places = np.concatenate([place for place, _ in parts])
+    order = np.argsort(places, kind="stable")
+    return places[order], np.concatenate([values for _, values in parts])[order]
+
+
+def _carried(index: Whole, places: Whole, values: Floats, before: float | None) -> Floats:
+    """What was said last before each place; before anything was said, what had been, or where it begins."""
+    if not len(values):
+        return np.full(len(index), np.nan if before is None else before)
+    if before is None:
+        before = 0.0 if values[0] <= 1 else float(values[0])
+    at = np.searchsorted(places, index) - 1
+    return np.where(at >= 0, values[np.maximum(at, 0)], before)
+
+
+# -- readers
+
+
+def stated(pattern: str) -> Spoken:
+    """Settings that stand one to a line: the pattern's first group is the name, its second the value."""
+    compiled = re.compile(pattern.encode())
+
+    def settings(line: bytes, number: int) -> Iterator[Fact]:
+        found = compiled.match(line[:2000]) if len(line) < 20_000 else None
+        if found is not None:
+            name, text = (clean(group.decode("utf-8", "replace").strip()) for group in found.groups()[:2])
+            yield Fact("setting", number, {"values": {name: _value(text)}})
+
+    return settings
+
+
+def _value(text: str) -> float | int | bool | str | None:
+    if text in ("True", "False", "None"):
+        return {"True": True, "False": False, "None": None}[text]
+    read = number(text)
+    if read is None or not text[-1:].isdigit():
+        return text
+    return int(read) if read.is_integer() and text.lstrip("+-").isdigit() else read
+
+
+def share(head: Head, *patterns: str, most: int = 400) -> float:
+    """How large a part of the lines that hold a number is like one of these patterns."""
+    shown = plain(head.start).replace(b"\r", b"\n").split(b"\n")[:most]
+    lines = [line[:2000] for line in shown if _DIGIT.search(line)]
+    compiled = [re.compile(pattern.encode()) for pattern in patterns]
+    found = sum(any(pattern.search(line) for pattern in compiled) for line in lines)
+    return found / len(lines) if lines else 0.0
+
+
+def likely(head: Head, *patterns: str, at_least: float = 0.6) -> float:
+    """How sure a format is that has lines like these, and others between them."""
+    found = share(head, *patterns)
+    return 0.0 if not found else at_least + (0.95 - at_least) * min(1.0, 2 * found)
+
+
+class TextReader:
+    """A reader of lines: a name, what its lines look like, and what its ``Form`` knows."""
+
+    by_lines = True
+
+    def __init__(
+        self, name: str, title: str, sure: Callable[[Head], float], form: Form | None = None,
+        roles: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self.name, self.title = name, title
+        self.roles: dict[str, str] = dict(roles or {})
+        self._sure, self._form = sure, form or Form()
+
+    def sniff(self, head: Head) -> float:
+        return 0.0 if b"\0" in head.start[:4096] else self._sure(head)
+
+    def read(self, source: Source) -> Iterator[Item]:
+        engine = Engine(self._form)
+        line = source.first_line
+        _look_back(engine, source)
+        begin = self._form.begins
+        for chunk in source.chunks():
+            if begin is not None and (source.part is None or source.part.start == 0):
+                above, chunk = _above(chunk, begin)
+                if above:
+                    yield Skipped(above)
+                line += above
+            begin = None
+            yield from engine.take(chunk, line)
+            line += chunk.count(b"\n")
+        yield from engine.end()
+
+
+def _above(chunk: bytes, begin: re.Pattern[bytes]) -> tuple[int, bytes]:
+    """How many lines are above the log itself, and the log."""
+    found = None
+    for found in begin.finditer(chunk):  # noqa: B007
+        pass
+    if found is None:
+        return 0, chunk
+    return chunk.count(b"\n", 0, found.end()), chunk[found.end() :]
+
+
+def _look_back(engine: Engine, source: Source) -> None:
+    """A part of a file is read as if all before it had been: by the file's beginning, and by what is right before."""
+    part = source.part
+    if part is None or part.start == 0:
+        return
+    start = max(part.start - _LOOK_BACK, 0)
+    for begin, end in ((0, min(_LOOK_BACK, start)), (start, part.start)):
+        data = b"".join(Source(source.path, Part(begin, end)).chunks()) if end > begin else b""
+        data = data if begin == 0 else data[data.find(b"\n") + 1 :]
+        whole = data[: data.rfind(b"\n") + 1]
+        if whole:
+            engine.take(whole)
+    engine.forget_rows()
+
+

@@ -1,0 +1,52 @@
+"""The files of one run, made ready to be told as one.
+
+Enters: the logs of one run. Leaves: fewer, or thinner ones: what only speaks in words (the errors of a job) is added to
+what the numbers stand in, and of very many ranks each keeps fewer points.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from brickprof.logs.reading.gather import Log, Series, worth_keeping
+
+_POINTS_OF_ALL = 64 * 1024
+_FEWEST_POINTS = 256
+_FEW_FILES = 4
+
+
+def together(logs: Sequence[Log]) -> list[Log]:
+    """The logs of one run, made ready to be one: what only errors speak of is added to what the numbers stand in."""
+    numbers = [log for log in logs if log.series]
+    words = [log for log in logs if not log.series]
+    if len(numbers) == 1 and words:
+        return [_with_words(numbers[0], words)]
+    most = max(_POINTS_OF_ALL // max(len(numbers), 1), _FEWEST_POINTS)
+    return [_thinned(log, most) if len(numbers) > _FEW_FILES else log for log in numbers] or list(logs)
+
+
+def _with_words(log: Log, others: Sequence[Log]) -> Log:
+    """Errors come last: their lines are numbered behind those of the output."""
+    end = max((int(series.lines.max()) for series in log.series.values() if len(series)), default=0)
+    facts = list(log.facts)
+    for other in others:
+        last = max((fact.line for fact in facts), default=0)
+        begin = max(end, last)
+        named = {"file": os.path.basename(other.path)}
+        facts += [replace(fact, line=fact.line + begin, fields={**fact.fields, **named}) for fact in other.facts]
+    damage = [*log.damage, *(text for other in others for text in other.damage)]
+    return replace(log, facts=facts, unread=log.unread + sum(other.unread for other in others), damage=damage)
+
+
+def _thinned(log: Log, most: int) -> Log:
+    return replace(log, series={name: _fewer(series, most) for name, series in log.series.items()})
+
+
+def _fewer(series: Series, most: int) -> Series:
+    keep = worth_keeping(series.values, most)
+    return replace(
+        series, steps=series.steps[keep], values=series.values[keep], lines=series.lines[keep],
+        attempts=series.attempts[keep],
+    )  # fmt: skip

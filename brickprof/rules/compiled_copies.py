@@ -1,0 +1,52 @@
+"""Copies that have no line, because the code that makes them was compiled: what can be said of where they are.
+
+Enters: spans of the profiler's windows, spans of blocks, ``compile`` events. Leaves: the blocks that the copies lie in,
+and the functions that were compiled, in words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from brickprof.bricks import Brick, Kind
+from brickprof.records import Record, Span
+from brickprof.rules.story import Story
+
+_MOST = 100_000
+_MOST_NAMED = 3
+
+
+class Unplaced:
+    """Copies that only the profiler saw, and the spans around them."""
+
+    def __init__(self) -> None:
+        self._parents: Counter[tuple[int, int]] = Counter()
+        self._blocks: dict[tuple[int, int], Brick] = {}
+
+    def feed(self, record: Record) -> None:
+        if not isinstance(record, Span):
+            return
+        brick, place = record.brick, (record.rank, record.parent)
+        seen = brick.kind is Kind.TRANSFER and brick.path != "D2D" and record.attributes.get("source") == "profiler"
+        if brick.kind is Kind.BLOCK and len(self._blocks) < _MOST:
+            self._blocks[record.rank, record.id] = brick
+        elif seen and (len(self._parents) < _MOST or place in self._parents):
+            self._parents[place] += 1
+
+    def blocks(self, story: Story) -> str:
+        """ "most of them in encoder (Encoder)"; "" where they lie in no block."""
+        counted: Counter[str] = Counter()
+        for place, copies in self._parents.items():
+            block = self._blocks.get(place)
+            counted[story.names.show(block) if block is not None else ""] += copies
+        name, copies = max(counted.items(), key=lambda item: item[1], default=("", 0))
+        return f"most of them in {name}" if name and 2 * copies > counted.total() else ""
+
+
+def functions(story: Story) -> str:
+    """The script's functions that were compiled, with their lines; else the models."""
+    events = [event.fields for rank in story.ranks for event in story.events("compile", rank)]
+    named = [f"{told['function']} at {told.get('site', '?')}" for told in events if told.get("function")]
+    named = list(dict.fromkeys(named or [str(told["model"]) for told in events if told.get("model")]))
+    more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+    return ", ".join(named[:_MOST_NAMED]) + more

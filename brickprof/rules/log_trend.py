@@ -1,0 +1,193 @@
+"""FALSIFY-ALBOR-001, from a log: after warm-up the averaged loss falls, and no rise of more than 5 % lasts 500 steps.
+
+Enters: the loss of a log. Leaves: the symptom ``diverged`` where it ends far above its start or loses what was learnt,
+or where it stays more than 5 % above its lowest average for 500 steps or more; and what is worth knowing where it stops
+falling.
+
+Averages are exponential, over 100 steps however often the log has one. A rise counts only where it is more than the
+noise of the points that tell of it. Where nothing tells steps (a row an epoch), 500 steps mean nothing: only a loss that
+ends far above its start is told.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from brickprof.contracts.schema import Contract
+from brickprof.contracts.verdicts import ContractResult, Severity, Violation
+from brickprof.rules import curves, outcomes
+from brickprof.rules.log_view import View, show, view
+from brickprof.rules.story import Story, Track
+from brickprof.rules.story.tracks import Floats
+
+CONTRACT = "FALSIFY-ALBOR-001"
+_FEWEST = 8
+_SIGMAS = 6.0
+_OF_START = 0.02
+_GRAVE = 0.5
+
+
+class LoggedTrend:
+    contract = CONTRACT
+    told_by = "log"
+
+    def judge(self, story: Story, contract: Contract) -> ContractResult:
+        seen = view(story)
+        limit = (
+            f"no rise above {contract.threshold('rise') * 100:.3g} % that lasts {contract.threshold('lasting'):g} steps"
+        )
+        if seen is None or not len(seen.finite):
+            return outcomes.vacuous(contract, "the log has no loss")
+        if why := seen.level_says_nothing:
+            return outcomes.unjudged(contract, why)
+        if len(seen.finite) < _FEWEST:
+            return outcomes.unjudged(contract, f"{len(seen.finite)} logged losses are too few to see a trend")
+        violation = _above_start(seen, contract) or _lost(seen, contract) or _rises(seen, contract)
+        if violation is not None:
+            return outcomes.broken(contract, [violation], limit)
+        if not seen.by_steps:
+            return outcomes.unjudged(
+                contract, f"the log counts in {seen.unit}s: `brickprof run` records the loss of every step"
+            )
+        averaged = ema(seen.finite, contract.threshold("window"))
+        since = _warm(seen)
+        first, last = float(averaged[since]), float(averaged[-1])
+        observed = f"averaged loss {show(first)} after warm-up, {show(last)} at the end"
+        if last < first:
+            return outcomes.held(contract, observed, limit)
+        return outcomes.unjudged(contract, "the averaged loss did not fall, nor did it rise by more", observed)
+
+
+def ema(found: Track, span: float) -> Floats:
+    """The exponential average over ``span`` steps, at each logged point, however far apart they are."""
+    values, steps = found.values, found.steps
+    made = np.empty(len(values))
+    mean = float(values[0])
+    for place, value in enumerate(values.tolist()):
+        apart = 1 if place == 0 else max(1, int(steps[place] - steps[place - 1]))
+        keep = (1 - 2 / (span + 1)) ** apart
+        mean = keep * mean + (1 - keep) * value
+        made[place] = mean
+    return made
+
+
+def _warm(seen: View) -> int:
+    """The place of the first loss after warm-up: where the rate has its peak, at most a tenth of the run."""
+    steps = seen.finite.steps
+    rates = seen.rates.finite()
+    tenth = max(1, len(steps) // 10)
+    if len(rates) < 2:
+        return tenth
+    peak = int(rates.steps[int(np.argmax(rates.values))])
+    return min(max(int(np.searchsorted(steps, peak)), 1), max(tenth, 1) * 3, len(steps) - 1)
+
+
+def _points(seen: View, steps: float) -> int:
+    """How many logged points fall into so many steps; never fewer than five."""
+    apart = np.diff(seen.finite.steps)
+    usual = float(np.median(apart)) if len(apart) else 1.0
+    return max(5, min(math.ceil(steps / max(usual, 1.0)), len(seen.finite)))
+
+
+def _above_start(seen: View, contract: Contract) -> Violation | None:
+    """Far above the first losses at the end, and not by noise."""
+    values = seen.finite.values
+    start = float(np.median(values[:3])) if len(values) >= 12 else float(values[0])
+    reference = max(start, float(values[0]), contract.threshold("floor"))
+    count = max(3, len(values) // 10)
+    late = values[-count:]
+    level = float(np.median(late))
+    certain = float(late.min()) > reference and level - start > 3 * curves.spread(late)
+    if level <= contract.threshold("factor") * reference or not certain:
+        return None
+    low = np.flatnonzero(values <= reference)
+    place = min(int(low[-1]) + 1 if len(low) else 0, len(values) - 1)
+    severity = Severity.ERROR if level > 2 * contract.threshold("factor") * reference else Severity.WARNING
+    at = seen.at(int(seen.finite.steps[place]))
+    symptom = f"loss rises from {show(start)} to {show(level)}, above its start from {at} on"
+    return _diverged(seen, place, place, symptom, severity, start, level)
+
+
+def _lost(seen: View, contract: Contract) -> Violation | None:
+    """It fell, and lost more than half of what it had gained, to the end of the log."""
+    values, count = seen.finite.values, max(5, len(seen.finite) // 20)
+    if len(values) < 4 * count:
+        return None
+    means = _middles(values, count)
+    best = int(np.argmin(means))
+    low, last, start = float(means[best]), float(np.median(values[-count:])), float(means[0])
+    gained, lost = start - low, last - low
+    noise = max(curves.jitter(values), curves.spread(values[-count:])) / math.sqrt(count)
+    stays = float(np.min(values[-count:])) > low + 0.3 * lost and len(means) - best > 2 * count
+    if not (gained > 0.05 * start and lost > 0.5 * gained and last > contract.threshold("again") * low):
+        return None
+    if lost < 0.05 * start or lost < _SIGMAS * noise or not stays:
+        return None
+    rose = best + int(np.flatnonzero(means[best:] > low + 0.5 * lost)[0])
+    steps = seen.finite.steps
+    symptom = (
+        f"loss fell to {show(low)} around {seen.at(int(steps[best]))} and rose again to {show(last)}, "
+        f"{lost / gained:.0%} of what it had gained"
+    )
+    severity = Severity.ERROR if lost > 0.8 * gained else Severity.WARNING
+    return _diverged(seen, min(best + count // 2, len(steps) - 1), rose, symptom, severity, low, last)
+
+
+def _rises(seen: View, contract: Contract) -> Violation | None:
+    """More than 5 % above its lowest average for 500 steps or more, to the end of the log."""
+    if not seen.by_steps or len(seen.finite) < 12:
+        return None
+    averaged = ema(seen.finite, contract.threshold("window"))
+    steps, since = seen.finite.steps, _warm(seen)
+    lowest = np.minimum.accumulate(averaged[since:])
+    above = averaged[since:] > (1 + contract.threshold("rise")) * lowest
+    if not above[-1]:
+        return None
+    begin = since + (int(np.flatnonzero(~above)[-1]) + 1 if bool((~above).any()) else 0)
+    if int(steps[-1]) - int(steps[begin]) < contract.threshold("lasting"):
+        return None
+    count = _points(seen, contract.threshold("lasting"))
+    late, values = seen.finite.values[-count:], seen.finite.values
+    best = since + int(np.argmin(averaged[since:]))
+    around = values[max(0, best - count // 2) : best + count // 2 + 1]
+    low, level = float(np.median(around)), float(np.median(late))
+    noise = curves.jitter(values) * math.sqrt(1 / len(around) + 1 / len(late))
+    lost, start = level - low, float(np.median(values[:3]))
+    if lost < contract.threshold("rise") * low or lost < _SIGMAS * noise or lost < _OF_START * start:
+        return None
+    rates = seen.rates.finite()
+    before, after = rates.until(int(steps[best])), rates.since(int(steps[best]))
+    restarted = len(before) and len(after) and float(after.values.max()) > 1.2 * float(before.values[-1])
+    symptom = (
+        f"loss rose by {lost / low:.0%} from {show(low)} (around {seen.at(int(steps[best]))}) and stays there, "
+        f"{show(level)} over the last {int(steps[-1]) - int(steps[begin]):,} steps"
+    )
+    if restarted:
+        symptom += "; the learning rate rose meanwhile"
+    severity = Severity.INFO if restarted else Severity.WARNING
+    return _diverged(seen, best, begin, symptom, severity, low, level)
+
+
+def _middles(values: Floats, count: int) -> Floats:
+    windows = np.lib.stride_tricks.sliding_window_view(values, count)
+    made: Floats = np.median(windows, axis=1)
+    return made
+
+
+def _diverged(
+    seen: View, place: int, detected: int, symptom: str, severity: Severity, start: float, level: float
+) -> Violation:
+    found = seen.finite
+    detected = min(max(detected, place), len(found) - 1)
+    proof = found.evidences((0, place, detected, len(found) - 1))
+    details = {"logged": True, "question": "Why does the loss rise?", "start": start, "level": level,
+               "step": int(found.steps[place])}  # fmt: skip
+    return Violation(
+        CONTRACT, "diverged", severity, symptom, int(found.steps[place]), int(found.steps[detected]), "loss", "step",
+        seen.rank, proof, details,
+    )  # fmt: skip
+
+
+RULE = LoggedTrend
