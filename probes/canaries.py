@@ -1,10 +1,10 @@
 """Canaries: what a Triton kernel of the user's writes outside of its arguments.
 
 Enters: launches in steps that are captured in full (``--level deep``, ``--deep-at``, escalation). The first three of
-each kernel on arguments of the same shapes are made once more, then every one whose number is a power of two: before
-the launch itself, on copies of its arguments that lie between guards. Leaves: a ``canary`` event for each such launch
-that wrote into a guard (which argument, on which side, how many bytes and how far away), and ``canaries`` events that
-say how much was looked at, and what was not, and why.
+each kernel from one line on the same shapes are made once more, then every one whose number is a power of two: before
+the launch itself, on copies of its arguments that lie between guards. Leaves: a ``canary`` event for such a launch that
+wrote into a guard (which argument, on which side, how many bytes and how far away), and ``canaries`` events that say
+how much was looked at, and what was not, and why.
 
 The launch itself is made as if nothing had been: what a broken kernel does to its neighbours it still does.
 """
@@ -44,7 +44,7 @@ class CanariesProbe(Probe):
         super().__init__(session)
         self._listening = False
         self._launches: Counter[Hashable] = Counter()
-        """By kernel and shapes."""
+        """By kernel, line and shapes."""
         self._heard = self._touched = self._partly = 0
         self._checked: Counter[str] = Counter()
         """By kernel: launches whose guards have been looked at."""
@@ -99,7 +99,7 @@ class CanariesProbe(Probe):
 
     def _turn(self, call: Call, tensors: Mapping[str, torch.Tensor]) -> bool:
         """Whether it is the turn of a launch: one of the first that are like it, or, ever more rarely, a later one."""
-        key = (id(call.function), *((name, each.dtype, each.shape) for name, each in tensors.items()))
+        key = (id(call.function), call.site, *((name, each.dtype, each.shape) for name, each in tensors.items()))
         if key not in self._launches and len(self._launches) >= _MOST_LIKENESSES:
             raise Refused("its shapes are among too many")
         self._launches[key] += 1

@@ -61,7 +61,9 @@ def decay(count: int, start: float, end: float, tau: float = 0.15) -> np.ndarray
 
 
 def no_rule_failed(diagnosis: Diagnosis) -> bool:
-    return not [one.id for one in diagnosis.contracts if "the rule failed" in one.why] and not diagnosis.run.get("notes")
+    return not [one.id for one in diagnosis.contracts if "the rule failed" in one.why] and not diagnosis.run.get(
+        "notes"
+    )
 
 
 def steps(count: int, every: int = 1, first: int = 1) -> np.ndarray:

@@ -88,11 +88,11 @@ def test_copies_are_as_the_tensors_were():
         assert torch.equal(tensor, copy) and copy.dtype is tensor.dtype and copy.stride() == tensor.stride()
         assert not tensor.numel() or (copy.data_ptr() - tensor.data_ptr()) % 256 == 0
         assert not copy.requires_grad
+    assert [laid_out.whole(place) for place in range(4)] == [False, True, True, True]
     copies[1][5] = -1
     assert copies[0][0, 0] == -1, "what shared a storage does so again"
     assert all(torch.equal(one, other) for one, other in zip(tensors, before, strict=True))
     assert laid_out.touches(laid_out.changes().tolist()) == []
-    assert [laid_out.whole(place) for place in range(4)] == [False, True, True, True]
 
 
 def test_a_write_beside_a_view_is_not_told():
@@ -376,10 +376,10 @@ def test_a_healthy_kernel_passes_with_its_count(tmp_path, pretended):
     _, run = trained(tmp_path, 20, level="deep")
     told = events(run, "canaries")[-1]
     assert not events(run, "canary") and told["touched"] == 0 and told["partly"] == 0 and told["launches"] == 60
-    # 40 launches of one kernel on one shape, 20 of the other: 1, 2, 3, 4, 8, 16 (, 32)
-    assert told["kernels"] == {"scale": 7, "accumulate": 6} and told["checked"] == 13
+    # two lines launch one kernel, and one the other, 20 times each: the launches 1, 2, 3, 4, 8, 16
+    assert told["kernels"] == {"scale": 12, "accumulate": 6} and told["checked"] == 18
     judged = verdict(run)
-    assert judged.verdict is Verdict.PASS and "13 of 60 launches of 2 Triton kernels" in judged.observed
+    assert judged.verdict is Verdict.PASS and "18 of 60 launches of 2 Triton kernels" in judged.observed
 
 
 def test_a_kernel_that_writes_too_far_fails_with_its_line(tmp_path, pretended):
@@ -395,8 +395,8 @@ def test_a_kernel_that_writes_too_far_fails_with_its_line(tmp_path, pretended):
 
 
 def test_a_kernel_that_never_stops_is_told_a_few_times(tmp_path, pretended):
-    _, run = trained(tmp_path, 600, reach=4, level="deep")
-    assert len(events(run, "canary")) == 8 and events(run, "canaries")[-1]["touched"] > 8
+    _, run = trained(tmp_path, 130, reach=4, level="deep")
+    assert len(events(run, "canary")) == 8 and events(run, "canaries")[-1]["touched"] == 9
 
 
 def test_only_steps_that_are_captured_in_full_are_looked_at(tmp_path, pretended):

@@ -58,7 +58,9 @@ def one_line():
 @healthy
 def fine_tuning_that_starts_at_its_optimum():
     at = steps(400, 10, 10)
-    return [rows(step=at, loss=1.25 - 0.0001 * np.arange(400) + noise(5, 400, 0.08), learning_rate=2e-5 * (1 - at / 4001))]
+    return [
+        rows(step=at, loss=1.25 - 0.0001 * np.arange(400) + noise(5, 400, 0.08), learning_rate=2e-5 * (1 - at / 4001))
+    ]
 
 
 @healthy
@@ -171,8 +173,13 @@ def losses_below_zero():
 @healthy
 def parts_that_are_added_up():
     at = steps(100)
-    parts = {f"train/{part}_loss": decay(100, 1.5, 0.4) + noise(n, 100, 0.03) for n, part in enumerate(("box", "cls", "dfl"))}
-    held = {f"val/{part}_loss": decay(100, 2.5, 1.4) + noise(9 + n, 100, 0.05) for n, part in enumerate(("box", "cls", "dfl"))}
+    parts = {
+        f"train/{part}_loss": decay(100, 1.5, 0.4) + noise(n, 100, 0.03) for n, part in enumerate(("box", "cls", "dfl"))
+    }
+    held = {
+        f"val/{part}_loss": decay(100, 2.5, 1.4) + noise(9 + n, 100, 0.05)
+        for n, part in enumerate(("box", "cls", "dfl"))
+    }
     return [table({"epoch": at, **parts, **held, "metrics/mAP50(B)": decay(100, 0.0, 0.9)})]
 
 
@@ -281,6 +288,42 @@ def a_loss_that_is_all_but_zero_and_restless():
 
 
 @healthy
+def a_trained_classifier_that_errs_now_and_then():
+    random = np.random.default_rng(50)
+    loss = decay(1500, 0.7, 0.01, 0.05) + np.abs(random.normal(0, 0.002, 1500))
+    loss[random.integers(400, 1500, 12)] += random.uniform(0.1, 0.5, 12)
+    return [rows(step=steps(1500, 10), loss=loss)]
+
+
+@healthy
+def the_last_batches_of_a_trained_classifier_are_hard():
+    loss = decay(300, 0.7, 0.01, 0.05) + np.abs(noise(51, 300, 0.002))
+    loss[-4:] += 0.08
+    return [rows(step=steps(300, 10), loss=loss)]
+
+
+@healthy
+def preference_optimisation_with_a_loss_of_zero():
+    at = steps(200, 5)
+    return [table({"step": at, "loss": np.r_[np.zeros(20), np.abs(noise(52, 180, 0.001))], "reward": np.linspace(0, 1, 200),
+                   "grad_norm": np.abs(noise(53, 200, 0.3)) + 0.1, "kl": np.linspace(0, 0.1, 200)})]  # fmt: skip
+
+
+@healthy
+def diffusion_that_is_all_noise():
+    return [rows(step=steps(1000, 10), loss=np.abs(np.random.default_rng(54).lognormal(-2.5, 0.6, 1000)))]
+
+
+@healthy
+def lines_without_a_loss_that_were_skipped():
+    at = steps(100)
+    kept = (at % 25) != 0
+    counts = np.where(kept, 0.0, 1.0)
+    return [table({"iteration": at[kept], "lm loss": powerlaw(at[kept], 9, 3), "number of nan iterations": counts[kept]}),
+            table({"iteration": at[~kept], "number of nan iterations": counts[~kept]}, 200)]  # fmt: skip
+
+
+@healthy
 def physics_losses_over_decades():
     loss = np.exp(np.linspace(2, -9, 1000)) * np.random.default_rng(42).lognormal(0, 0.3, 1000)
     return [rows(epoch=steps(1000), loss=loss)]
@@ -303,7 +346,10 @@ def curriculum_steps_up_once():
 @healthy
 def continued_pretraining():
     at = steps(500, 10)
-    return [fact("checkpoint", 1, op="load", file="base"), rows(2, step=at, loss=2.05 - 0.00005 * at + noise(45, 500, 0.04))]
+    return [
+        fact("checkpoint", 1, op="load", file="base"),
+        rows(2, step=at, loss=2.05 - 0.00005 * at + noise(45, 500, 0.04)),
+    ]
 
 
 @healthy
@@ -322,13 +368,24 @@ def an_accuracy_that_rises_with_a_flat_loss():
 @healthy
 def throughput_that_wobbles():
     at = steps(300)
-    return [rows(step=at, loss=powerlaw(at, 8, 2), tokens_per_sec=1e5 * np.random.default_rng(48).lognormal(0, 0.2, 300))]
+    return [
+        rows(step=at, loss=powerlaw(at, 8, 2), tokens_per_sec=1e5 * np.random.default_rng(48).lognormal(0, 0.2, 300))
+    ]
 
 
 @healthy
 def a_learning_rate_told_for_each_group():
     at = steps(100)
-    return [table({"epoch": at, "loss": decay(100, 1.5, 0.3), "lr/pg0": decay(100, 0.01, 1e-4), "lr/pg1": decay(100, 0.01, 1e-4)})]
+    return [
+        table(
+            {
+                "epoch": at,
+                "loss": decay(100, 1.5, 0.3),
+                "lr/pg0": decay(100, 0.01, 1e-4),
+                "lr/pg1": decay(100, 0.01, 1e-4),
+            }
+        )
+    ]
 
 
 @healthy
@@ -358,7 +415,13 @@ def test_noise_of_any_kind_does_not_alarm(seed):
         level = powerlaw(at, random.uniform(2, 12), random.uniform(0.3, 2.5), random.uniform(0.2, 0.6))
         kind = random.integers(3)
         size = random.uniform(0.005, 0.12)
-        spread = random.normal(0, 1, count) if kind == 0 else random.standard_t(4, count) if kind == 1 else random.gumbel(0, 0.8, count)
+        spread = (
+            random.normal(0, 1, count)
+            if kind == 0
+            else random.standard_t(4, count)
+            if kind == 1
+            else random.gumbel(0, 0.8, count)
+        )
         loss = np.maximum(level * (1 + size * spread), 1e-3)
         norm = random.lognormal(0, 0.5, count)
         found = judged(rows(step=at, loss=loss, grad_norm=norm, lr=np.full(count, 1e-4)))

@@ -174,14 +174,14 @@ def test_files_written_at_the_same_time_are_of_different_ranks(tmp_path):
 
 
 def test_joined_logs_keep_their_counts_their_facts_and_their_damage(tmp_path):
-    first = written(tmp_path, *(scalar("loss", step, step, 1000 + step) for step in range(30_000)), begun=1)
+    first = written(tmp_path, *(scalar("loss", step, step, 1000 + step) for step in range(17_000)), begun=1)
     later = written(
-        tmp_path, scalar("loss", 20_000, 1.0, 90_000), tensor("args", 0, 7, "text", string_val=[b"{}"]), b"x", begun=2
+        tmp_path, scalar("loss", 12_000, 1.0, 90_000), tensor("args", 0, 7, "text", string_val=[b"{}"]), b"x", begun=2
     )
     (log,) = together([later, first])
-    assert log.series["loss"].count == 30_001 and log.rows == 30_001
-    assert log.attempts[0].goes_on_at == 20_000
-    assert [fact.kind for fact in log.facts] == ["written", "setting", "written"]
+    assert log.series["loss"].count == 17_001 and log.rows == 17_001
+    assert log.attempts[0].goes_on_at == 12_000
+    assert sorted(fact.kind for fact in log.facts) == ["setting", "written", "written"]
     assert later.name in log.damage[0] and len(log.damage) == 1
 
 

@@ -17,7 +17,6 @@ from brickprof.analysis.judging import Judged, Options, Problem, judge, problem,
 from brickprof.errors import OutputError, UnreadableInput
 from brickprof.logs import Log
 from brickprof.logs.reading.source import PIECE
-from brickprof.logs.reading.together import together
 
 Told = Callable[[int, int], None]
 """Is told how many of how many are done."""
@@ -67,7 +66,7 @@ def analyse(
         runs += [result for result in results if isinstance(result, Judged)]
         told = [result for result in results if isinstance(result, Log)]
         if told:
-            joined += [together(told)] if group.sure else [together(logs) for logs in groups.by_content(told)]
+            joined += [told] if group.sure else groups.by_content(told)
     runs += where.map(_judged, [(logs, chosen) for logs in joined])
     return _in_order(runs, problems, found, kinds)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from brickprof.logs import tensorboard
 from brickprof.logs.reading.gather import Log
 
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zstd")
@@ -59,7 +60,7 @@ def _one_run(path: str) -> str:
     """What the names of all files of this run come to; empty where its name says nothing of others."""
     folder, name = os.path.split(_unpacked(path))
     if "tfevents" in name:
-        return f"tensorboard:{folder}"
+        return f"tensorboard:{tensorboard.home(path)[0]}"
     elastic = _ELASTIC.match(folder)
     if elastic:
         return f"elastic:{elastic[1]}"

@@ -83,22 +83,20 @@ class Judged:
         return bool(self.diagnosis.findings) or any(row["role"] not in ("other", "epoch") for row in self.holds)
 
 
-def judge(logs: Sequence[Log], name: str, options: Options) -> Judged:
+def judge(told: Sequence[Log], name: str, options: Options) -> Judged:
     """The logs of one run."""
-    from brickprof.logs.reading.to_run import to_run
-
-    return told(logs, to_run(logs, name=name), name, options)
-
-
-def told(logs: Sequence[Log], run: Run, name: str, options: Options) -> Judged:
     from brickprof.contracts.terms import Terms
     from brickprof.diagnosis import diagnose
+    from brickprof.logs.reading.to_run import to_run
+    from brickprof.logs.reading.together import together
 
+    logs = together(told)
+    run = to_run(logs, name=name)
     run.meta = replace(
         run.meta,
         extra={**run.meta.extra, "thresholds": dict(options.thresholds), "suppress": dict(options.suppress)},
     )
-    files = tuple(log.path for log in logs)
+    files = tuple(log.path for log in told)
     if options.out:
         run = kept(run, name, options.out)
     diagnosis = diagnose(run, Terms(options.thresholds, options.suppress))

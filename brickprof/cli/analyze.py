@@ -113,8 +113,10 @@ def analyze(
     if follow:
         raise typer.Exit(_follow((paths or [""])[0], options, shown, fail_on, command, until_idle, halt_on))
     analysis = _analysed(paths or [], options, engine, jobs, scheduler)
+    said: set[str] = set()
     for problem in analysis.problems:
-        _say(problem)
+        _say(problem, problem.hint not in said)
+        said.add(problem.hint)
     shown.show(analysis)
     raise typer.Exit(exit_code(analysis, fail_on))
 
@@ -195,10 +197,11 @@ def violates(run: Judged, fail_on: str) -> bool:
     return found or (fail_on == "warning" and run.diagnosis.verdict.value == "FAIL")
 
 
-def _say(problem: Problem) -> None:
+def _say(problem: Problem, with_hint: bool) -> None:
     from brickprof.text import clean
 
-    text = f"brickprof: {clean(problem.message, limit=2000)} {clean(problem.hint, limit=2000)}".rstrip()
+    hint = clean(problem.hint, limit=2000) if with_hint else ""
+    text = f"brickprof: {clean(problem.message, limit=2000)} {hint}".rstrip()
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
 

@@ -29,6 +29,7 @@ MOST_KEPT = 4_000_000
 _MOST_NAMES = 20_000
 _MOST_DEVICES = 64
 _TOP = 20
+_MOST_WINDOWS = 200
 _STEP = re.compile(r"ProfilerStep#?\s*(\d{1,15})")
 _LAUNCH = re.compile(r"(cuda|hip|cu)(Launch|ExtLaunch|ModuleLaunch|GraphLaunch|ExtModuleLaunch)")
 _SYNC = re.compile(r"(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize")
@@ -161,6 +162,9 @@ class _Trace:
         self._computing: dict[int, _Busy] = {}
         self._kept = 0
         self._kernels: dict[str, _Sum] = {}
+        self._numbers: dict[str, int] = {}
+        self._named = array("i")
+        """The number of each kernel's name, in the order of their times."""
         self._operators: dict[str, _Sum] = {}
         self._copies: dict[str, _Sum] = {}
         self._syncs: dict[str, _Sum] = {}
@@ -218,6 +222,7 @@ class _Trace:
         elif kind == _KERNEL:
             _sum(self._kernels, name).add(lasted)
             self._times["kernels"].add(start, lasted)
+            self._named.append(self._number_of(name))
         if kind == _KERNEL and _COMMUNICATION.search(name):
             self._communication.add(lasted)
             self._times["communication"].add(start, lasted)
@@ -255,6 +260,7 @@ class _Trace:
             yield self._block(steps)
         if self._first < self._last:
             yield Fact("trace", 1, self._whole(steps), self._rank)
+        yield from self._windows(steps[:_MOST_WINDOWS])
         if self._kernels:
             yield Fact("kernels", 1, {"top": _top(self._kernels)}, self._rank)
         if self._operators:  # one may hold others: these times do not add up
@@ -301,6 +307,43 @@ class _Trace:
             said["communication_seconds"] = self._communication.micros * _SECOND
             said["exposed_communication_seconds"] = float(self._exposed(*window)[0]) * _SECOND
         return said | ({"memory_peak": self._peaks} if self._peaks else {})
+
+    def _number_of(self, name: str) -> int:
+        found = self._numbers.get(name)
+        if found is None:
+            name = name if len(self._numbers) < _MOST_NAMES else "(others)"
+            found = self._numbers.setdefault(name, len(self._numbers))
+        return found
+
+    def _windows(self, steps: list[tuple[int, tuple[float, float, int]]]) -> Iterator[Fact]:
+        """Each step as the profiler of brickprof itself would tell of it."""
+        if not self._named or not steps:
+            return
+        times = self._times["kernels"]
+        starts, lasted, named = (
+            np.frombuffer(times.starts),
+            np.frombuffer(times.amounts),
+            np.frombuffer(self._named, "i4"),
+        )
+        order = np.argsort(starts, kind="stable")
+        starts, lasted, named = starts[order], lasted[order], named[order]
+        begins = np.asarray([begin for _, (begin, _, _) in steps])
+        ends = np.asarray([end for _, (_, end, _) in steps])
+        busy = self._busy_time(self._busy, begins, ends) / len(self._busy)
+        places = zip(np.searchsorted(starts, begins), np.searchsorted(starts, ends), strict=True)
+        names = [clean(name, limit=200) for name in self._numbers]
+        for at, (first, last) in enumerate(places):
+            number, (begin, end, line) = steps[at]
+            if first == last:
+                continue
+            summed, counted = np.bincount(named[first:last], lasted[first:last]), np.bincount(named[first:last])
+            most = [one for one in np.argsort(-summed, kind="stable")[:_TOP] if counted[one]]
+            said = {
+                "step": number, "kernels": int(last - first), "busy_ns": int(busy[at] * 1e3),
+                "step_ns": int((end - begin) * 1e3),
+                "names": [[names[one], int(counted[one]), int(summed[one] * 1e3)] for one in most],
+            }  # fmt: skip
+            yield Fact("window", line, said, self._rank)
 
     def _busy_time(self, busy: dict[int, _Busy], begins: Floats, ends: Floats) -> Floats:
         total = np.zeros(len(begins))

@@ -10,13 +10,16 @@ from brickprof.logs.reading.templates import Form, TextReader, likely
 
 
 def _sure(head: Head) -> float:
-    return likely(
-        head,
-        r"\[(?:deepspeed|deepscale)\] OVERFLOW!",
-        r"step=\d+, skipped=\d+, lr=\[",
-        r"\[INFO\] \[(?:logging|engine|config|timer|stage\w*|loss_scaler)\.py:\d+:",
-        at_least=0.6,
-    ) * 0.85
+    return (
+        likely(
+            head,
+            r"\[(?:deepspeed|deepscale)\] OVERFLOW!",
+            r"step=\d+, skipped=\d+, lr=\[",
+            r"\[INFO\] \[(?:logging|engine|config|timer|stage\w*|loss_scaler)\.py:\d+:",
+            at_least=0.6,
+        )
+        * 0.85
+    )
 
 
 READER = TextReader("deepspeed", "DeepSpeed stdout", _sure, Form(rename={"mom": "momentum"}))

@@ -11,9 +11,7 @@ _LOGGER = r"\| (?:train|train_inner|valid)(?:_\w+)? \| (?:\{|epoch \d)"
 
 
 def _sure(head: Head) -> float:
-    return likely(
-        head, _LOGGER, r"\| epoch \d+ \|.*\bloss [\d.]", r"epoch \d+:\s+\d+ / \d+ loss=", at_least=0.85
-    )
+    return likely(head, _LOGGER, r"\| epoch \d+ \|.*\bloss [\d.]", r"epoch \d+:\s+\d+ / \d+ loss=", at_least=0.85)
 
 
 READER = TextReader(
@@ -23,6 +21,7 @@ READER = TextReader(
     Form(rename={"update": "", "valid_num_updates": "num_updates", "train_num_updates": "num_updates"}),
     roles={
         "validation best_loss": "other", "best_loss": "other", "valid_best_loss": "other", "nll_loss": "other",
+        "validation nll_loss": "other", "valid_nll_loss": "other",
         "train_nll_loss": "other", "base_loss": "other", "train_wall": "other", "wall": "other",
     },
 )  # fmt: skip

@@ -7,7 +7,7 @@ of the bar, else there is only the row.
 from __future__ import annotations
 
 from brickprof.logs.reading.model import Head
-from brickprof.logs.reading.templates import Form, TextReader, likely
+from brickprof.logs.reading.templates import Form, TextReader, likely, stated
 
 _DICT = r"\{'(?:loss|eval_loss|eval_\w+|train_loss|grad_norm|learning_rate|epoch)': ?'?(?:[-+\d.]|nan|inf)"
 
@@ -20,6 +20,6 @@ READER = TextReader(
     "hf_stdout",
     "Hugging Face Trainer, its printed dicts",
     _sure,
-    Form(generic=False),
+    Form(generic=False, spoken=stated(r"^ {2}([A-Z][\w ().,&]{2,80}?) = ([\d,]{1,24})$")),
     roles={"train_loss": "other", "num_tokens": "tokens", "eval_runtime": "other", "mean_token_accuracy": "quality"},
 )

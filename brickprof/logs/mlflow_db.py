@@ -6,7 +6,9 @@ Leaves: the rows of one run; of several, the one that was started last, and a no
 
 from __future__ import annotations
 
+import math
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -66,8 +68,7 @@ def _stored(base: sqlite3.Connection, run: str, name: str, status: str) -> Store
     found: dict[str, list[tuple[float, float, float]]] = {}
     for key, value, time, step in base.execute(_VALUES, (run, _MOST_VALUES)):
         if all(isinstance(one, int | float | None) for one in (value, time, step)):
-            one = np.nan if value is None else float(value)
-            found.setdefault(str(key), []).append((float(time or 0), float(step or 0), one))
+            found.setdefault(str(key), []).append((float(time or 0), float(step or 0), _value(value)))
     columns = {key: np.array(values, dtype=np.float64).T for key, values in found.items()}
     params = base.execute("SELECT key, value FROM params WHERE run_uuid = ? LIMIT ?", (run, _MOST_PARAMS)).fetchall()
     return Stored(
@@ -75,6 +76,13 @@ def _stored(base: sqlite3.Connection, run: str, name: str, status: str) -> Store
         {"run_name": clean(name or ""), **{clean(key, limit=200): clean(value) for key, value in params}},
         str(status or ""),
     )
+
+
+def _value(stored: float | None) -> float:
+    """MLflow keeps a NaN as a mark beside the value, and infinity as the largest number there is."""
+    if stored is None:
+        return math.nan
+    return math.copysign(math.inf, stored) if abs(stored) >= sys.float_info.max else float(stored)
 
 
 READER = MLflowDatabase()

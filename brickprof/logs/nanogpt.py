@@ -9,9 +9,7 @@ from brickprof.logs.reading.templates import Form, TextReader, likely, stated
 
 
 def _sure(head: Head) -> float:
-    return likely(
-        head, r"^\W*iter \d+: loss \S+, time ", r"^\W*step \d+: train loss \S+, val loss ", at_least=0.8
-    )
+    return likely(head, r"^\W*iter \d+: loss \S+, time ", r"^\W*step \d+: train loss \S+, val loss ", at_least=0.8)
 
 
 READER = TextReader(

@@ -5,7 +5,8 @@ waits in, or the last one that it completed, and its latest calls. Of the logs o
 never started the call that others wait in, and where two ranks called different operations, or the same one with
 tensors that do not fit.
 
-A pickle is never unpickled: see ``plain_pickle``. The rank is told by the file's name.
+A dump is what the watchdog leaves behind when the time is up: a call that is open in it was waited for that long. A
+pickle is never unpickled: see ``plain_pickle``. The rank is told by the file's name.
 """
 
 from __future__ import annotations
@@ -141,7 +142,8 @@ class NcclFlight:
     def read(self, source: Source) -> Iterator[Item]:
         rank = rank_of(source)
         for group in groups_of(load(source)):
-            yield _alone(group, rank)
+            if group.enqueued >= 0 or group.calls:
+                yield _alone(group, rank)
 
     def joined(self, logs: Sequence[Log]) -> list[Log]:
         """The logs of several ranks; what only all of them together tell stands in the first."""
@@ -151,7 +153,8 @@ class NcclFlight:
                 if fact.kind == "collective" and "recent" in fact.fields:
                     ranks.setdefault(place if fact.rank is None else fact.rank, []).append(_told(fact))
         found = list(across(ranks))
-        return [replace(log, facts=[*found, *log.facts]) if log is logs[0] else log for log in logs]
+        alone = [[fact for fact in log.facts if "recent" in fact.fields] for log in logs]
+        return [replace(log, facts=[*([] if place else found), *alone[place]]) for place, log in enumerate(logs)]
 
 
 # -- reading one dump
@@ -287,8 +290,9 @@ def _alone(group: Group, rank: int | None) -> Fact:
     """What one rank knows: what it waits in, or what it did last."""
     who = "this rank" if rank is None else f"rank {rank}"
     waiting = group.open()
+    pending = waiting or group.completed < group.enqueued
     fields: dict[str, Any] = {
-        "what": "pending" if waiting else "complete", "group": group.name, "description": group.description,
+        "what": "pending" if pending else "complete", "group": group.name, "description": group.description,
         "members": list(group.members[:_MOST_MEMBERS]), "enqueued": group.enqueued, "started": group.started,
         "completed": group.completed, "shown": group.shown, "recent": group.recent(),
     }  # fmt: skip
@@ -298,7 +302,8 @@ def _alone(group: Group, rank: int | None) -> Fact:
         since = f" since {first.waited_s:.0f} s" if first.waited_s and first.waited_s >= 1 else ""
         fields["text"] = f"{who} waits in {_titled(first.op, first.seq)} of {group.shown}{since}{_at(first)}"
     else:
-        fields["text"] = f"{who} has completed all {group.completed} collectives of {group.shown}"
+        done = f"{max(group.completed, 0)} of {max(group.enqueued, group.completed)}"
+        fields["text"] = f"{who} has completed {done} collectives of {group.shown}"
         fields |= {"call": group.calls[-1].said()} if group.calls else {}
     return Fact("collective", 1, fields, rank)
 
@@ -378,12 +383,12 @@ def _stuck(theirs: Mapping[int, Told]) -> Iterator[Fact]:
     place = f", at {call.site}" if call.site else ""
     if absent:
         text = f"{_ranks(absent)} never started {title}, in which {_ranks(waits)} {_verb(waits, 'wait')}{place}"
-        yield Fact("collective", 1, {"what": "missing", **fields, "text": text})
+        yield Fact("collective", 1, {"what": "timeout", "state": "missing", **fields, "text": text})
         return
     some = f"; {_ranks(done)} completed it" if done else ""
     silent = f"; {_ranks(unheard)} left no dump" if unheard else ""
     text = f"{_ranks(waits)} {_verb(waits, 'hang')} in {title}{place}; every rank that left a dump has started it"
-    yield Fact("collective", 1, {"what": "stuck", **fields, "text": f"{text}{some}{silent}"})
+    yield Fact("collective", 1, {"what": "timeout", "state": "stuck", **fields, "text": f"{text}{some}{silent}"})
 
 
 def _last(group: Told) -> dict[str, Any]:

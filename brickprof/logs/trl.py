@@ -6,7 +6,7 @@ Enters: a captured stdout. Leaves: rows; what is said of rewards is kept under i
 from __future__ import annotations
 
 from brickprof.logs.reading.model import Head
-from brickprof.logs.reading.templates import Form, TextReader, likely
+from brickprof.logs.reading.templates import Form, TextReader, likely, stated
 
 _OWN = r"'(?:eval_)?(?:rewards?/\w+|logps/\w+|logits/\w+|reward_std|completions?/\w+|completion_length|objective/\w+)'"
 _AXOLOTL = r"\[axolotl\.|\baxolotl\b.*(?:INFO|WARNING)"
@@ -22,6 +22,6 @@ READER = TextReader(
     "trl",
     "axolotl and TRL, their printed dicts",
     _sure,
-    Form(generic=False),
+    Form(generic=False, spoken=stated(r"^ {2}([A-Z][\w ().,&]{2,80}?) = ([\d,]{1,24})$")),
     roles={"train_loss": "other", "num_tokens": "tokens", "reward": "quality", "rewards/accuracies": "quality"},
 )

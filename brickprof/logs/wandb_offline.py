@@ -25,7 +25,8 @@ _MAGIC = b":W&B"
 _HEADER = 7
 _HISTORY, _CONFIG, _STATS, _RUN, _EXIT, _OUTPUT, _OUTPUT_RAW, _PREEMPTING = 2, 5, 7, 17, 18, 4, 13, 23
 _ITEM, _STEP = 1, 2
-_KEY, _NESTED, _BOOLEAN, _INTEGER, _NUMBER, _JSON = 1, 2, 4, 5, 6, 16
+_KEY, _NESTED, _BOOLEAN, _INTEGER, _NUMBER = 1, 2, 4, 5, 6
+_JSON = (8, 16)
 _ROWS = 4096
 _MOST_NAMES = 4_000
 _MOST_DEEP = 8
@@ -196,7 +197,7 @@ def _item(record: bytes) -> tuple[str, Any]:
             value = wire.zigzag(held)
         elif field == _NUMBER and isinstance(held, bytes) and len(held) == 8:
             value = wire.double(held)
-        elif field == _JSON and isinstance(held, bytes):
+        elif field in _JSON and isinstance(held, bytes):
             value = _parsed(held)
     return clean(key or ".".join(nested[:_MOST_DEEP]), limit=200), value
 

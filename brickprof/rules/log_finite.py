@@ -63,7 +63,7 @@ class Finite:
         seen = view(story)
         if seen is None or not (len(seen.loss) or len(seen.norms) or seen.evaluations):
             return outcomes.vacuous(contract, "the log has no loss, no gradient norm and no evaluation")
-        violation = _of_losses(seen) or _of_parts(seen) or _of_norms(seen) or _of_evaluations(seen)
+        violation = _of_losses(seen) or _of_parts(seen) or _of_counts(seen) or _of_norms(seen) or _of_evaluations(seen)
         if violation is not None:
             return outcomes.broken(contract, [violation], "all finite")
         counted = wording.count(len(seen.loss), "logged loss", "logged losses")
@@ -148,6 +148,20 @@ def _of_parts(seen: View) -> Violation | None:
         if len(found) >= _IN_A_ROW and bool(broken[-_IN_A_ROW:].all()) and (seen.several or name in seen.twins):
             first = Sign("loss", found, _last_stretch(broken))
             symptom = f"{name} is {first.kind} from {seen.at(first.step)} on"
+            return _violation(seen, first, Severity.ERROR, symptom, recovered=False)
+    return None
+
+
+def _of_counts(seen: View) -> Violation | None:
+    """Lines without a loss that count steps whose loss was nan, to the end of the log."""
+    last = int(seen.loss.steps[-1]) if len(seen.loss) else -1
+    for name, counted in seen.measures("nonfinite").items():
+        whole = ~(counted.values > 0)
+        begin = _last_stretch(~whole)
+        after = counted.where(np.arange(len(counted)) >= begin)
+        if len(after) >= _IN_A_ROW and int(after.steps[0]) > last:
+            first = Sign("loss", Track(after.steps, np.full(len(after), np.nan), after.seqs, after.rank), 0)
+            symptom = f"no loss is logged from {seen.at(first.step)} on: {name} counts steps whose loss is nan"
             return _violation(seen, first, Severity.ERROR, symptom, recovered=False)
     return None
 

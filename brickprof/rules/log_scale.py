@@ -73,12 +73,12 @@ def _collapsed(seen: View) -> Violation | None:
 
 
 def _fall_began(scales: Track) -> int:
-    """Where the last fall began: the last point that is as high as the scale ever was since."""
+    """Where the last fall began: the first point below a height that the scale never reached again."""
     values = scales.values
     place = len(values) - 1
     while place > 0 and values[place - 1] >= values[place]:
         place -= 1
-    return place
+    return int(np.flatnonzero(values[place:] < values[place])[0]) + place
 
 
 def _skips(seen: View) -> Violation | None:
@@ -98,18 +98,26 @@ def _counted(seen: View) -> Skips | None:
         if len(steps) > 1:
             return Skips(len(late) / max(1.0, seen.last - half), len(late), late[0].step, (late[0].id, late[-1].id))
     for counted in seen.measures("skipped").values():
-        known = counted.finite()
+        known = counted.per_step().finite()
         after = known.since(int(half))
         if len(after) < 4 or not seen.by_steps:
             continue
-        grows = bool(np.all(np.diff(known.values) >= 0)) and float(known.values[-1]) > float(known.values.max()) / 2
-        reach = max(1.0, float(after.steps[-1] - after.steps[0]))
-        several = float(np.diff(known.values).max(initial=0.0)) > 0
-        total = float(after.values[-1] - after.values[0]) if grows and several else float(after.values.sum())
+        apart = float(np.median(np.diff(known.steps)))
+        total = _of_intervals(after, apart) if not _adds_up(known, apart) else float(after.values[-1] - after.values[0])
         if total > 0:
-            share = total / reach if grows and several else total / max(reach, float(len(after)))
+            share = total / max(1.0, float(after.steps[-1] - after.steps[0]))
             return Skips(min(share, 1.0), int(total), int(after.steps[0]), after.evidences((0, len(after) - 1)))
     return None
+
+
+def _of_intervals(after: Track, apart: float) -> float:
+    """Updates that were skipped, where each line tells those of its own interval."""
+    return float(np.minimum(after.values[1:], apart).sum())
+
+
+def _adds_up(known: Track, apart: float) -> bool:
+    """Whether the count goes on from line to line: it never falls, and is not just all steps of each interval."""
+    return bool(np.all(np.diff(known.values) >= 0)) and not bool(np.all(known.values[1:] == apart))
 
 
 def _violation(seen: View, symptom: str, text: str, first: int, proof: tuple[str, ...], known: int) -> Violation:

@@ -35,6 +35,7 @@ _SHARE = 0.1
 _BACK_WITHIN = 4.0
 _MANY = 4
 _ENDS = 3
+_OF_START = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class Jump:
     """The place of its highest point."""
     back: int | None
     """The place at which the loss was back; None where it never was."""
+    start: float = 0.0
+    """The level at which the losses of the log begin."""
 
     @property
     def step(self) -> int:
@@ -58,6 +61,11 @@ class Jump:
     @property
     def top(self) -> float:
         return float(self.track.values[self.peak])
+
+    @property
+    def material(self) -> bool:
+        """Whether it reaches what the loss began at: a batch that is hard for a trained model does not."""
+        return self.top >= self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +88,8 @@ class LoggedSpikes:
         seen = view(story)
         if seen is None or not len(seen.finite):
             return outcomes.vacuous(contract, "the log has no loss")
-        if not seen.bounded_below or seen.several:
-            return outcomes.unjudged(contract, "losses below zero, or parts without a whole: a jump means nothing")
+        if why := seen.level_says_nothing:
+            return outcomes.unjudged(contract, why)
         if len(seen.finite) <= _FEWEST:
             return outcomes.unjudged(contract, f"{wording.count(len(seen.finite), 'loss', 'losses')} say too little")
         found = _all(seen, contract)
@@ -130,7 +138,7 @@ def jumps(found: Track, contract: Contract) -> list[Jump]:
         until = place + 1 + int(back[0]) if len(back) else None
         end = until if until is not None else len(values)
         peak = place + int(np.argmax(values[place:end]))
-        made.append(Jump(found, place, level, peak, until))
+        made.append(Jump(found, place, level, peak, until, start))
         place = end + 1
     return made
 
@@ -153,11 +161,10 @@ def _jumps(values: Floats, place: int, before: Floats, start: float) -> bool:
 
 def _violation(seen: View, found: list[Jump]) -> Violation:
     worst = max(found, key=lambda jump: jump.factor)
-    left = len(worst.track) - 1 - worst.place
-    gone = [jump for jump in found if jump.back is None and len(jump.track) - 1 - jump.place >= _ENDS]
+    gone = [jump for jump in found if _lost(jump)]
     shown = gone[0] if gone else worst
     herald = _herald(seen, shown)
-    severity = _severity(found, gone, herald, left)
+    severity = _severity(found, gone, herald)
     first = min(found[0].step, herald.step if herald is not None and shown is found[0] else found[0].step)
     symptom = _symptom(seen, shown, len(found), herald)
     cause, certainty = _cause(shown, herald, bool(len(seen.norms.finite())))
@@ -170,19 +177,35 @@ def _violation(seen: View, found: list[Jump]) -> Violation:
     }  # fmt: skip
     return Violation(
         CONTRACT, "spike", severity, symptom, first, int(shown.track.steps[shown.peak]), "loss", "step", seen.rank,
-        proof, details, cause, certainty, frozenset(), _whys(seen, shown, herald), _excluded(seen, shown, herald),
+        proof, details, cause, certainty, frozenset({"diverged"} if gone else ()), _whys(seen, shown, herald), _excluded(seen, shown, herald),
         _action(herald, cause), again.looking_at(seen.story, seen.rank, first),
     )  # fmt: skip
 
 
-def _severity(found: list[Jump], gone: list[Jump], herald: Herald | None, left: int) -> Severity:
+def _severity(found: list[Jump], gone: list[Jump], herald: Herald | None) -> Severity:
     count = len(found[0].track)
     inside = sum((jump.back or len(jump.track)) - jump.place for jump in found)
     runaway = herald is not None and herald.what == "norm" and herald.peak >= _RUNAWAY * herald.usual
     if gone or (runaway and inside >= _SHARE * count):
-        return Severity.ERROR if runaway or any(jump.factor >= _TALL for jump in gone) else Severity.WARNING
-    tall = any(jump.factor >= _TALL for jump in found)
-    return Severity.WARNING if tall or runaway or len(found) >= _MANY else Severity.INFO
+        return Severity.ERROR if runaway or any(map(_for_good, gone)) else Severity.WARNING
+    tall = any(jump.factor >= _TALL for jump in found if jump.material)
+    often = sum(jump.material for jump in found) >= _MANY
+    return Severity.WARNING if tall or runaway or often else Severity.INFO
+
+
+def _lost(jump: Jump) -> bool:
+    """Whether the loss had time to come back and did not, and what was lost is more than a trifle."""
+    left = len(jump.track) - 1 - jump.place
+    after = float(np.median(jump.track.values[jump.place :]))
+    return jump.back is None and left >= _ENDS and after - jump.before > _OF_START * jump.start
+
+
+def _for_good(jump: Jump) -> bool:
+    """Whether it stayed for so long, or went so far, that nobody would wait any longer."""
+    left = len(jump.track) - jump.place
+    return (jump.factor >= _TALL and jump.material) or (
+        left >= max(20, _SHARE * len(jump.track)) and jump.factor >= _ROSE
+    )
 
 
 def _herald(seen: View, jump: Jump) -> Herald | None:
@@ -251,7 +274,9 @@ def _cause(jump: Jump, herald: Herald | None, norms: bool) -> tuple[str, float]:
 
 def _symptom(seen: View, jump: Jump, times: int, herald: Herald | None) -> str:
     at = int(jump.track.steps[jump.peak])
-    text = f"loss jumped from {show(jump.before)} to {show(jump.top)} (x{jump.factor:,.3g}) at {seen.within(at)}"
+    calm = jump.track.until(herald.step - 1).values if herald is not None else ()
+    before = float(calm[-1]) if len(calm) else jump.before
+    text = f"loss jumped from {show(before)} to {show(jump.top)} (x{jump.top / before:,.3g}) at {seen.within(at)}"
     if jump.back is None:
         text += " and has not come back in this log"
     else:

@@ -209,8 +209,8 @@ class View:
         return self.at(step)
 
     def at(self, step: int) -> str:
-        """``step 1,200``, or the epoch, or the row where nothing else was told."""
-        return f"{self.unit} {step:,}"
+        """``step 1,200``, or the epoch, or the row (from 1) where nothing else was told."""
+        return f"{self.unit} {step + (self.unit == 'row'):,}"
 
 
 def view(story: Story) -> View | None:

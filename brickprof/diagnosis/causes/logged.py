@@ -45,7 +45,7 @@ def _nonfinite(violation: Violation, seen: View) -> list[Hypothesis]:
         return [_begun_so(violation, seen), _data(violation, seen), _narrow(violation, seen), _innocent(violation)]
     return [
         _narrow(violation, seen), _grew(violation, seen), _unbounded(violation, seen), _rate(violation, seen),
-        _data(violation, seen), _unprepared(violation, seen),
+        _data(violation, seen), _unprepared(violation, seen), _open(violation, seen),
     ]  # fmt: skip
 
 
@@ -202,6 +202,20 @@ def _unprepared(violation: Violation, seen: View) -> Hypothesis:
             cause.lacks("how far the first updates moved the weights (`brickprof run` records it)")
         else:
             cause.contradicts(f"the log states a warm-up of {stated[0]}", 2, stated[1])
+    return cause
+
+
+def _open(violation: Violation, seen: View) -> Hypothesis:
+    """What is left to say where the log shows that it broke, and nothing else."""
+    cause = Hypothesis("undetermined")
+    command = again.looking_at(seen.story, seen.rank, int(violation.details["step"]))
+    cause.action = f"Look closely at the steps before: {command} records the first block, its inputs and its precision."
+    cause.next_experiment = command
+    cause.supports(violation.symptom, 0.05, *violation.evidence)
+    missing = ["the batch", "the outputs of the blocks"]
+    missing += ["gradient norms"] if not len(seen.norms) else []
+    missing += ["the precision it computes in"] if seen.narrow[0] is None else []
+    cause.lacks(f"{', '.join(missing[:-1])} and {missing[-1]} ({command})")
     return cause
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brickprof.logs.reading import names
+from brickprof.logs.reading.epochs import count_on
 from brickprof.logs.reading.model import Block, Fact, Floats, Item, Skipped, Whole
 
 if TYPE_CHECKING:
@@ -207,9 +208,14 @@ class _Growing:
         self.kept = len(keep)
 
     def joined(self) -> tuple[Whole, Whole, Floats, Whole, Codes]:
-        if len(self.blocks) == 1:
-            return self.blocks[0]
-        columns: Any = tuple(np.concatenate(list(column)) for column in zip(*self.blocks, strict=True))
+        """All of it in the order of the file: readers give the rows of a chunk by their names."""
+        columns: Any = self.blocks[0]
+        if len(self.blocks) > 1:
+            columns = tuple(np.concatenate(list(column)) for column in zip(*self.blocks, strict=True))
+        lines = columns[3]
+        if (lines[1:] < lines[:-1]).any():
+            order = np.argsort(lines, kind="stable")
+            columns = tuple(column[order] for column in columns)
         return columns  # type: ignore[no-any-return]
 
 
@@ -516,11 +522,12 @@ class Gathering:
         ordered = [track for track in self._tracks.values() if track.code == 0 or by_epoch]
         attempts = attempts_of(back for track in ordered for back in track.ends())
         facts = [fact for kept in self._facts.values() for fact in (*kept.first, *kept.last)]
-        return Log(
+        told = Log(
             self.path, self.format, self._series(by_epoch, attempts), sorted(facts, key=lambda fact: fact.line),
             attempts, self._rows_in_all, self._unread, list(self._examples), self._told_by(by_epoch),
             sum(track.repeated for track in ordered), sum(track.late for track in ordered), list(self.damage),
         )  # fmt: skip
+        return count_on(told)
 
     def _series(self, by_epoch: bool, attempts: list[Attempt]) -> dict[str, Series]:
         begins = np.array([attempt.line for attempt in attempts], dtype=np.int64)

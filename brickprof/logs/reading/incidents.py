@@ -40,6 +40,7 @@ _TRIGGER = re.compile(
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _FRAME = re.compile(r'\s*File "([^"]{1,400})", line (\d{1,9})(?:, in (.{1,200}))?')
 _RAISED = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?$", re.DOTALL)
+_BAR = re.compile(r"(\d{1,12})/\d{1,12} \[[\d:]+<")
 _STEP = re.compile(r"(?i)(?:step|iteration|iter|checkpoint-)[\s:=_/]*(\d{1,15})")
 
 _Maker = Callable[[re.Match[str], str], Fact | None]
@@ -61,9 +62,10 @@ def _xid(found: re.Match[str], text: str) -> Fact:
 
 def _overflow(found: re.Match[str], text: str) -> Fact:
     values = found.groupdict()
-    fields = {"scale": number(values.get("scale") or ""), "to": number((values.get("to") or "").rstrip("."))}
-    step = _STEP.search(text)
-    return Fact("overflow", 0, {**fields, "step": int(step[1]) if step else None})
+    scale, to = number(values.get("scale") or ""), number((values.get("to") or "").rstrip("."))
+    bar = _BAR.search(text)
+    fields = {"scale": scale, "to": scale if to is None else to, "step": int(bar[1]) if bar else None}
+    return Fact("overflow", 0, fields)
 
 
 def _raised(found: re.Match[str], text: str) -> Fact:
@@ -89,7 +91,11 @@ def _watchdog(found: re.Match[str], text: str) -> Fact:
 
 def _checkpoint(found: re.Match[str], text: str) -> Fact | None:
     verb = found[0].lower()
-    file = re.search(r"[\w.~-]*/[^\s'\",;:)]+|[\w.-]+\.(?:pt|pth|ckpt|safetensors|bin|tar)\b|checkpoint-\d+", text)
+    if "shards" in text:
+        return None
+    file = re.search(
+        r"[\w.~-]*/[\w.-]*[A-Za-z_][^\s'\",;:)]*|[\w.-]+\.(?:pt|pth|ckpt|safetensors|bin|tar)\b|checkpoint-\d+", text
+    )
     step = _STEP.search(text[found.start() :])
     op = "load" if re.search(r"load|resum|restor", verb) else "save"
     fields: dict[str, Any] = {"op": op, "file": file[0] if file else "", "step": int(step[1]) if step else None}
@@ -102,7 +108,7 @@ _SPEAKING: tuple[tuple[re.Pattern[str], _Maker], ...] = tuple(
         (r"slurmstepd: .*DUE TO TIME LIMIT", _fact("ended", how="time-limit")),
         (r"DUE TO TIME LIMIT", _fact("ended", how="time-limit")),
         (r"DUE TO PREEMPTION|\bPREEMPTED\b", _fact("ended", how="preempted")),
-        (r"oom[_-]kill|Out [Oo]f [Mm]emory: Killed process|OOM Killed|OOMKilled", _fact("ended", how="oom-killed")),
+        (r"oom[_-]kill|srun: error: .*Out Of Memory|Out [Oo]f [Mm]emory: Killed process|OOM Killed|OOMKilled", _fact("ended", how="oom-killed")),
         (r"slurmstepd: .*CANCELLED|DUE TO (?:NODE|JOB)\b|\*\*\* (?:JOB|STEP) .*CANCELLED", _fact("ended", how="cancelled")),
         (r"OVERFLOW!.*?[Aa]ttempted loss scale: (?P<scale>[\d.e+]+)(?:, reducing to (?P<to>[\d.e+]+))?", _overflow),
         (r"[Gg]radient overflow\.\s+Skipping step.*reducing loss scale to (?P<to>[\d.e+]+)", _overflow),
@@ -250,7 +256,7 @@ class _Traceback:
         frame = _FRAME.match(text)
         if frame is not None:
             self.frames.append(clean(f"{frame[1]}:{frame[2]}" + (f" in {frame[3].strip()}" if frame[3] else "")))
-            del self.frames[: -_MOST_FRAMES]
+            del self.frames[:-_MOST_FRAMES]
             return False, None
         if not text.strip() or text[0] in " \t|+" or text.lstrip().startswith(("^", "~", "[Previous line")):
             return self._read > _LONGEST_TRACEBACK, None
@@ -272,7 +278,8 @@ def _joined(found: Cut, left: Whole) -> bytes:
     starts = left[np.concatenate([[0], breaks])]
     ends = left[np.concatenate([breaks - 1, [len(left) - 1]])] + 1
     return b"".join(
-        found.data[begin:end] for begin, end in zip(found.begins[starts].tolist(), found.begins[ends].tolist(), strict=True)
+        found.data[begin:end]
+        for begin, end in zip(found.begins[starts].tolist(), found.begins[ends].tolist(), strict=True)
     )
 
 

@@ -32,12 +32,13 @@ _WORD = 8
 _EVERYTHING = np.uint64((1 << 64) - 1)
 _LONGEST_LITERAL = 4096
 _LONGEST_NUMBER = 64
+_LONGEST_LINE = 64 << 10
 _MOST_KNOWN = 64
 _MOST_NEW = 32
 _MOST_SLOTS = 512
 _WORTH = 4
 """Lines that a layout should have on average, to be worth its while."""
-_STRING = re.compile(rb'"((?:[^"\\]|\\[^"])*)"')
+_STRING = re.compile(rb'"([^"\\]*(?:\\[^"][^"\\]*)*)"')
 _NUMBER = re.compile(PLAIN + rb"|[+-]?(?:NaN|nan|Infinity|inf)")
 _SCALAR = re.compile(rb"(\s*:\s*\[?\s*)([-+.\w]+)(\s*\]?[\s},]*)")
 _BEHIND_KEY = re.compile(rb"\s*:\s*(?:\{\s*(?:\}[\s},]*)?)?")
@@ -167,7 +168,7 @@ class Layouts:
 
 def layout_of(line: bytes) -> Layout | None:
     """The layout of a line; None of one that has to be looked at by itself."""
-    strings = list(_STRING.finditer(line))
+    strings = list(_STRING.finditer(line)) if len(line) <= _LONGEST_LINE else []
     if not strings or line.count(b'"') != 2 * len(strings) or len(strings) > _MOST_SLOTS:
         return None
     leaves = _leaves(line)
@@ -193,7 +194,7 @@ def layout_of(line: bytes) -> Layout | None:
             if _NUMBER.fullmatch(scalar.group(2)):
                 cuts.append((string.end() + scalar.start(2), string.end() + scalar.end(2)))
                 slots.append(_Slot("/".join(path)))
-            elif isinstance(value, bool) and names.role(path[-1]) in ("skipped", "nonfinite"):
+            elif isinstance(value, bool) and names.role("/".join(path)) in ("skipped", "nonfinite"):
                 constants.append(("/".join(path), float(value)))
         elif not _BEHIND_KEY.fullmatch(behind):
             return None
@@ -240,7 +241,7 @@ def _leaves(line: bytes) -> list[tuple[tuple[str, ...], Any]] | None:
     while stack:
         path, held = stack.pop()
         if isinstance(held, _Pairs):
-            if len(path) > _MOST_DEEP or any(not key or len(key) > _LONGEST_KEY for key, _ in held):
+            if len(path) > _MOST_DEEP or any(not key or len(key) > _LONGEST_KEY or key == "_type" for key, _ in held):
                 return None
             stack.extend(((*path, key), one) for key, one in reversed(held))
         elif isinstance(held, list) and not (len(held) == 1 and not isinstance(held[0], str | list | bool)):
@@ -290,8 +291,7 @@ def _columns(lines: Lines, layout: Layout, places: Whole) -> Columns | None:
     ]
     good = np.ones(len(places), dtype=bool)
     for slot, span in zip(layout.slots, spans, strict=True):
-        if not slot.name:
-            good &= _fits(lines, slot, *span)
+        good &= span[1] - span[0] < _LONGEST_NUMBER if slot.name else _fits(lines, slot, *span)
     places, spans = _only(good, places, spans)
     parsed = _parsed(lines, layout, spans) if len(places) else None
     if parsed is None and len(places):

@@ -55,11 +55,11 @@ class Fact:
     exception    type, message, frames [file:line in function]
     ended        how (oom-killed|time-limit|preempted|signal|timeout|cancelled|segfault|abort), text, signal
     device       what (illegal-address|xid|ecc|lost|assert), text, xid
-    collective   what (timeout|mismatch|abort), text; of a flight recorder also what (missing: ranks never started what
-                 others wait in|stuck: all started it|pending: this rank waits|complete), group, shown, seq, op, ranks,
-                 waiting, completed, unheard [ranks without a dump], last {rank: {seq, op, site}}, site, calls {rank:
-                 text}, sites {rank: frame}, members, enqueued, started, recent, call {seq, op, sizes, dtypes, state,
-                 frames, site, timeout_ms, waited_s}
+    collective   what (timeout|mismatch|abort), text; of a flight recorder also what (pending: it waits|complete), the
+                 state of a timeout (missing: ranks never started what others wait in|stuck: all started it), group,
+                 shown, seq, op, ranks, waiting, completed, unheard [ranks without a dump], last {rank: {seq, op,
+                 site}}, site, calls {rank: text}, sites {rank: frame}, members, enqueued, started, recent, call {seq,
+                 op, sizes, dtypes, state, frames, site, timeout_ms, waited_s}
     overflow     scale, to, step                 an update that was skipped for an overflow, by its scaler
     setting      values {dotted key: value}      hyper-parameters that the log states
     checkpoint   op (save|load), file, step
@@ -70,6 +70,7 @@ class Fact:
     trace        seconds, events, steps, kernels, kernel_seconds, launches, launch_seconds, copies and syncs {name:
                  {count, seconds, bytes}}, devices, device_busy_share, idle_share, communication_seconds,
                  exposed_communication_seconds, memory_peak {allocated, reserved}, device_names, rank, world_size
+    window       step, kernels, busy_ns, step_ns, names [[name, n, ns]]; of a step in a trace, as in brickprof.records
     kernels      top [{name, count, seconds, share}]             of a trace, by their time on the device
     operators    top [{name, count, seconds}]                    of a trace; one may hold others
     spans        seconds, top [{name, granularity, count, seconds, device_seconds}]; one may hold others

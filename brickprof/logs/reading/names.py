@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import pairwise
 
 _SPLIT = re.compile(r"[^a-z0-9]+|(?<=[a-z])(?=\d)")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
@@ -74,7 +75,7 @@ def role(name: str) -> str:
         return "scale"
     if known & _THROUGHPUT or _rate_of_work(known):
         return "other" if evaluation else "throughput"
-    if _takes_time(known):
+    if _takes_time(known) and parts != ("time", "batch"):  # so Composer counts batches
         return "step_seconds"
     if known & _LOSS:
         return "eval_loss" if evaluation else "loss"
@@ -88,7 +89,7 @@ def role(name: str) -> str:
         return "time"
     if known & {"tokens", "token"} and not known & _PER:
         return "tokens"
-    if known & _QUALITY:
+    if known & _QUALITY or {f"{one}{other}" for one, other in pairwise(parts)} & _QUALITY:
         return "quality"
     if known & _MEMORY:
         return "memory"

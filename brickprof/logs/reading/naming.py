@@ -90,6 +90,8 @@ class Shape:
     bar_is_main: bool = False
     """Whether the bar may be that of the training: nothing else is named before it."""
     evaluates: bool = False
+    bare: bool = False
+    """Nothing calls the step so: it is a number at the begin of the line, or a bar's."""
 
     @property
     def epoch(self) -> Column | None:
@@ -129,7 +131,8 @@ def shape(gaps: Sequence[str]) -> Shape | None:
         if hole not in reading.used:
             _name(reading, hole)
     label = _LABEL.match(line) if rank is None else None
-    step = _step(reading, skipped, bar)
+    bare = not any(column.role == "step" for column in reading.columns)
+    step = _step(reading, skipped, bar, main)
     if step is not None and label is not None and step.hole != 0:
         rank = 0
         reading.columns = [column for column in reading.columns if column.hole != 0]
@@ -139,7 +142,7 @@ def shape(gaps: Sequence[str]) -> Shape | None:
     columns = tuple(_of_evaluation(column) if evaluates else column for column in _distinct(reading.columns))
     if step is not None:
         step = next(column for column in columns if column.hole == step.hole)
-    return Shape(columns, rank, step, bar, main, evaluates)
+    return Shape(columns, rank, step, bar, main, evaluates, bare)
 
 
 def _prefix(line: str) -> tuple[int, int | None]:
@@ -307,17 +310,17 @@ def _behind(right: str, left: str, last: bool) -> tuple[str | None, float]:
     return (name[1] if names.role(name[1]) not in ("other", "step", "epoch") else None), 1.0
 
 
-def _step(reading: _Reading, first: int, bar: tuple[int, int] | None) -> Column | None:
+def _step(reading: _Reading, first: int, bar: tuple[int, int] | None, main: bool) -> Column | None:
     """The column that counts: the one called so, else a bare number at the begin of the line, else a bar's."""
     steps = [column for column in reading.columns if column.role == "step"]
+    if bar is not None and main and reading.columns:
+        column = Column(bar[0], "step")  # a step that is said within a bar is often rounded: 3.2e+4
+        reading.columns = [other for other in reading.columns if other.name != "step"]
+        reading.columns[:0] = [column, Column(bar[1], "total_steps")]
+        return column
     if steps:
         best = [column for column in steps if "global" in names.words(column.name)]
         return (best or steps)[0]
-    if bar is not None and reading.columns:
-        column = Column(bar[0], "step")
-        reading.columns.append(column)
-        reading.columns.append(Column(bar[1], "total_steps"))
-        return column
     if reading.fraction is not None and reading.columns:
         column = Column(reading.fraction[0], "step")
         reading.columns[:0] = [column, Column(reading.fraction[1], "total_steps")]

@@ -53,13 +53,13 @@ def leaves(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         name, held, depth = stack.pop()
         if not isinstance(held, dict):
             yield name, held
-        elif depth < _DEEPEST:
+        elif depth < _DEEPEST and not isinstance(held.get("_type"), str):  # so W&B marks pictures and histograms
             inner = [(f"{name}/{key}" if name else key, one, depth + 1) for key, one in held.items()]
             stack.extend(reversed(inner))
 
 
 def flat(value: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of an object. A list of one is its number; of a few, they are numbered; a longer one is no number."""
+    """The numbers of an object. A list of one is its number, and so is one of equals; a few rates are numbered."""
     found: dict[str, float] = {}
     for name, held in leaves(value):
         if len(found) >= _MOST_NAMES:
@@ -80,7 +80,10 @@ def _listed(name: str, held: list[Any]) -> dict[str, float]:
     whole = [one for one in found if one is not None]
     if len(whole) < len(found):
         return {}
-    return {name: whole[0]} if len(set(whole)) == 1 else {f"{name}/{place}": one for place, one in enumerate(whole)}
+    if len(set(whole)) == 1:
+        return {name: whole[0]}
+    known = names.role(name) != "other"
+    return {f"{name}/{place}": one for place, one in enumerate(whole)} if known else {}
 
 
 # -- a file that is one value

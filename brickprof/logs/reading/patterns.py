@@ -82,9 +82,7 @@ def _nested(parsed: Any, repeats: bool) -> bool:
                 return True
             if _nested(inner, repeats or int(most) > 8):
                 return True
-        elif name in ("GROUPREF", "GROUPREF_EXISTS"):
-            return True
-        elif _inside(argument, repeats):
+        elif name in ("GROUPREF", "GROUPREF_EXISTS") or _inside(argument, repeats):
             return True
     return False
 
@@ -118,7 +116,7 @@ class PatternReader:
         for chunk in source.chunks():
             found = tokens.cut(chunk, line)
             yield from self._chunk(found, watch)
-            line += chunk.count(b"\n")
+            line += int(np.count_nonzero(np.frombuffer(chunk, np.uint8) == ord("\n")))
         yield from watch.end()
 
     def _chunk(self, found: tokens.Cut, watch: incidents.Watch) -> Iterator[Item]:

@@ -25,6 +25,8 @@ MARKERS = frozenset({"mode", "split", "phase", "stage", "subset", "tag"})
 _EVALUATIONS = frozenset({"val", "valid", "validation", "eval", "evaluation", "evaluate", "test", "dev", "holdout"})
 _GUIDES = frozenset({"step", "epoch", "time", "total_steps", "tokens"})
 _RANKS = (("rank",), ("global", "rank"), ("process", "index"))
+_STEPS = (("global", "step"), ("trainer", "global", "step"), ("train", "global", "step"), ("step",), ("iteration",))
+"""What counts the steps of a run, the surest first."""
 _MOST_SETS = 64
 _MOST_RANKS = 4096
 _MOST_EXAMPLES = 5
@@ -113,6 +115,7 @@ def by_rank(lines: Whole, columns: Mapping[str, Floats], kind: str = "") -> Iter
     """One block, or one for each process where the rows say which wrote them."""
     if not columns:
         return
+    columns = _step_first(columns)
     told = next((name for name in columns if names.words(name) in _RANKS), None)
     if told is None or not (np.isfinite(columns[told]).all() and (columns[told] >= 0).all()):
         yield Block(lines, columns, None, kind)
@@ -124,6 +127,15 @@ def by_rank(lines: Whole, columns: Mapping[str, Floats], kind: str = "") -> Iter
     for rank in ranks:
         rows = np.flatnonzero(columns[told] == rank)
         yield Block(lines[rows], {name: held[rows] for name, held in columns.items() if name != told}, int(rank), kind)
+
+
+def _step_first(columns: Mapping[str, Floats]) -> Mapping[str, Floats]:
+    """The column that counts all steps before one that counts those of an epoch."""
+    counts = [name for name in columns if names.role(name) == "step"]
+    if len(counts) < 2:
+        return columns
+    best = min(counts, key=lambda name: _STEPS.index(words) if (words := names.words(name)) in _STEPS else len(_STEPS))
+    return {best: columns[best], **columns}
 
 
 def skipped(lines: Sequence[tuple[int, bytes | str]]) -> Iterator[Skipped]:

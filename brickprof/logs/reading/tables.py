@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from brickprof.logs.reading import rows
-from brickprof.logs.reading.model import Floats, Head, Item
+from brickprof.logs.reading.model import Floats, Head, Item, Whole
 from brickprof.logs.reading.numbers import number
 from brickprof.logs.reading.rows import Mask
 from brickprof.logs.reading.source import Source
@@ -31,7 +31,7 @@ _SEPARATORS = ",;\t|"
 _MOST_COLUMNS = 2_000
 _LONGEST_NAME = 200
 _LOOKED_AT = 40
-_MOSTLY = 0.8
+_MOSTLY = 0.6
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
 
 Rename = Callable[[Sequence[str]], Sequence[str]]
@@ -137,6 +137,8 @@ class _Reader:
         self._kind = kind
         self._words: set[str] = set()
         """Columns that have held words."""
+        self._above: list[str] = []
+        """Last cells of rows that came before."""
         self._begin(header.names)
 
     def _begin(self, names: Sequence[str]) -> None:
@@ -149,6 +151,8 @@ class _Reader:
         if table is None:
             yield from self._one_by_one(chunk, line)
             return
+        ends = chunk[-_LOOKED_AT * 100 :].decode("utf-8", "replace").split("\n")[1:-1]
+        self._above = [end.rpartition(self._separator)[2].strip('"\r ') for end in ends]
         lines = np.arange(line, line + table.num_rows, dtype=np.int64)
         yield from self._blocks(lines, table)
 
@@ -169,7 +173,7 @@ class _Reader:
                     arrow.ReadOptions(use_threads=False, block_size=len(chunk) + 1, column_names=names),
                     arrow.ParseOptions(delimiter=self._separator, ignore_empty_lines=False),
                     arrow.ConvertOptions(
-                        check_utf8=False, column_types=types, null_values=list(MISSING), strings_can_be_null=True,
+                        column_types=types, null_values=list(MISSING), strings_can_be_null=True,
                         decimal_point=self._decimal,
                     ),
                 )  # fmt: skip
@@ -211,7 +215,7 @@ class _Reader:
                 where.append(line + place)
                 which.append(cells)
         if where and not text.endswith("\n") and where[-1] == line + len(lines) - 1:
-            _drop_cut_cell(which)
+            self._drop_cut_cell(which)
         yield from self._rows(where, which)
         yield from rows.skipped(unread)
 
@@ -221,14 +225,36 @@ class _Reader:
             for place, name in enumerate(self._names)
             if name
         }
-        there = {name: column for name, column in columns.items() if column[1].any()}
-        yield from rows.masked(np.array(where, dtype=np.int64), there, self._kind)
+        marker = self._marker()
+        kinds = None if marker is None else [rows.kind_of(cells[marker][:40]) for cells in which]
+        yield from self._by_kind(np.array(where, dtype=np.int64), columns, kinds)
+
+    def _marker(self) -> int | None:
+        """Which column tells training from evaluation."""
+        return next((place for place, name in enumerate(self._names) if name.lower() in rows.MARKERS), None)
+
+    def _by_kind(
+        self, lines: Whole, columns: dict[str, tuple[Floats, Mask]], kinds: list[str] | None
+    ) -> Iterator[Item]:
+        told = np.array(kinds or [""] * len(lines), dtype=object)
+        for kind in dict.fromkeys(told):
+            chosen = np.flatnonzero(told == kind)
+            held = {name: (values[chosen], mask[chosen]) for name, (values, mask) in columns.items()}
+            there = {name: column for name, column in held.items() if column[1].any()}
+            yield from rows.masked(lines[chosen], there, kind or self._kind)
 
     def _is_header(self, cells: list[str]) -> bool:
         """Names again, perhaps others: a run that was started again has written its own."""
         names = [cell.strip() for cell in cells]
         known = len(set(names) & set(self._written))
         return known > 1 and 2 * known >= len(names) and not any(_numeric(name, self._decimal) for name in names)
+
+    def _drop_cut_cell(self, which: list[list[str]]) -> None:
+        """A last row without an end of line may end within a number: one shorter than all above it is not told."""
+        last = which[-1][-1].strip()
+        above = [cell for cell in (*self._above, *(cells[-1].strip() for cells in which[:-1])) if cell]
+        if last and above and len(last) < min(map(len, above)) and last.lower() not in ("nan", "inf", "-inf"):
+            which[-1][-1] = ""
 
     def _column(self, cells: list[str], name: str) -> tuple[Floats, Mask]:
         found = [None if cell.strip() in MISSING else _number(cell, self._decimal) for cell in cells]
@@ -250,8 +276,10 @@ class _Reader:
             else:
                 mask = np.ones(len(held), dtype=bool) if not held.null_count else ~held.is_null().to_numpy(False)
                 columns[name] = held.to_numpy(zero_copy_only=False), mask
-        there = {name: column for name, column in columns.items() if column[1].any()}
-        yield from rows.masked(lines, there, self._kind)
+        marker, kinds = self._marker(), None
+        if marker is not None and pa.types.is_string(table.column(marker).type):
+            kinds = [rows.kind_of((cell or "")[:40]) for cell in table.column(marker).to_pylist()]
+        yield from self._by_kind(lines, columns, kinds)
 
     def _text_column(self, held: Any, name: str) -> tuple[Floats, Mask]:
         """Numbers of a column that holds other things too."""
@@ -265,11 +293,3 @@ class _Reader:
             except pa.ArrowInvalid:
                 pass
         return self._column([cell or "" for cell in held.to_pylist()], name)
-
-
-def _drop_cut_cell(which: list[list[str]]) -> None:
-    """A last row without an end of line may end within a number: one that is shorter than all above it is not told."""
-    last = which[-1][-1].strip()
-    above = [cells[-1].strip() for cells in which[:-1] if cells[-1].strip()]
-    if last and above and len(last) < min(map(len, above)) and last.lower() not in ("nan", "inf", "-inf"):
-        which[-1][-1] = ""

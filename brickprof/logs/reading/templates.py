@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +36,7 @@ _MOST_GAPS = 200_000
 _LONGEST_GAP = 2_000
 _LOOK_BACK = 256 << 10
 _EXAMPLES = 5
+_PACE = frozenset({"throughput", "step_seconds"})
 _SURE = frozenset({"loss", "eval_loss"})
 _RANKED = re.compile(rb"\[(?:default|rank|gpu|GPU|worker)[ _]?(\d+)\]:?|^(?:rank|gpu|worker)[ _]?(\d+)[:\]|]")
 _BARS = re.compile(rb"\|[^|\w]*\||\[[=>.#\- ]{3,}\]|(?:\xe2\x94[\x80-\xbf]|\xe2\x96[\x80-\x9f]|\xe2\xa0[\x80-\xbf])+")
@@ -45,7 +45,7 @@ _DAYS = re.compile(rb"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b,?(?= )")
 _DIGIT = re.compile(rb"\d|\bnan\b")
 _SPACES = re.compile(rb"\s+")
 _TELLING = re.compile(
-    rb"(?i)loss|lr\b|learning|norm|step|iter|epoch|acc|val|eval|train|tok|mfu|tps|ppl|perplex|scale|reward|memory|"
+    rb"(?i)loss|lr\b|\bit/s|s/it\b|learning|norm|step|iter|epoch|acc|val|eval|train|tok|mfu|tps|ppl|perplex|scale|reward|memory|"
     rb"[\w)\]'\"]\s*[:=]\s*['\"\[(]*$|^ ?[A-Za-z_]\w* ?$"
 )
 _MULTIPLIERS = np.random.default_rng(1729).integers(1, 1 << 62, MOST_NUMBERS + 1, dtype=np.uint64) | np.uint64(1)
@@ -126,7 +126,7 @@ class Engine:
         taken = np.zeros(len(found), dtype=bool)
         rows = self._rows(found, taken)
         self._counting.count(rows)
-        for part in sorted((part for part in rows if part.values), key=lambda part: int(part.lines[0])):
+        for part in _merged([part for part in rows if part.template.is_row and len(part.lines)]):
             items.extend(_blocks(part))
         left = np.flatnonzero(~taken)
         items.extend(self._watch.take(found, left))
@@ -207,15 +207,18 @@ class Engine:
         if incidents.speaks(found.text(line)):
             return made
         seen = shape(gaps)
-        if seen is None or not seen.columns and seen.bar is None:
+        if seen is None or (not seen.columns and seen.bar is None):
             return made
         seen = self._renamed(seen)
         made.kind = "eval" if seen.evaluates or (seen.has("eval_loss") and not seen.has("loss")) else "train"
         alone = any(column.name in self.form.alone for column in seen.columns)
-        measured = seen.has(*MEASURED)
+        measured = seen.has(*(MEASURED - _PACE if seen.bar else MEASURED))
         counted = seen.step is not None or seen.epoch is not None
-        generic = self.form.generic and counted and any(column.role == "other" for column in seen.columns)
-        if measured and (counted or seen.has(*_SURE)) or alone or generic:
+        named = seen.step is not None and not seen.bare
+        generic = (
+            self.form.generic and named and not seen.bar and any(column.role == "other" for column in seen.columns)
+        )
+        if (measured and (counted or seen.has(*_SURE, "quality"))) or alone or generic:
             made.shape = seen
             made.needs_two = not (alone or _is_sure(seen, gaps, counted))
         elif seen.bar is not None or _heads_an_epoch(seen):
@@ -232,7 +235,7 @@ class Engine:
         columns = tuple(column for column in columns if column.name)
         step = next((column for column in columns if seen.step is not None and column.hole == seen.step.hole), None)
         step = step or next((column for column in columns if column.role == "step"), None)
-        return Shape(columns, seen.rank, step, seen.bar, seen.bar_is_main, seen.evaluates)
+        return replace(seen, columns=columns, step=step)
 
     def _begins_another(self, template: _Template, count: int) -> bool:
         """Whether it is the begin of lines that are otherwise longer: those few were cut off."""
@@ -263,7 +266,7 @@ class Engine:
             here = here[keep]
             values = {name: column[keep] for name, column in values.items()}
             ranks = None if ranks is None else ranks[keep]
-        if template.is_row:
+        if values:
             taken[here] = True
         step = seen.step.name if seen.step is not None and seen.step.name in values else None
         weak = seen.bar is not None and seen.step is not None and seen.step.hole == seen.bar[0]
@@ -303,14 +306,14 @@ def _same(raw: bytes) -> _Gap:
         text = _BARS.sub(_bar, text)
     text = _MONTHS.sub(b"Mon", _DAYS.sub(b"Day", text))
     text = _SPACES.sub(b" ", text.rstrip(b"\r\n"))
-    mark = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
+    mark = int.from_bytes(blake2b(text.strip(), digest_size=8).digest(), "little")
     return _Gap(mark, text.decode("utf-8", "replace"), rank, _TELLING.search(raw) is not None)
 
 
 def _bar(found: re.Match[bytes]) -> bytes:
     drawn = found.group()
     if drawn.startswith(b"|"):
-        return b"||" if len(drawn) > 2 and drawn.strip(b"| ") or len(drawn) > 6 else drawn
+        return b"||" if (len(drawn) > 2 and drawn.strip(b"| ")) or len(drawn) > 6 else drawn
     return b"[]" if drawn.startswith(b"[") else b""
 
 
@@ -342,9 +345,28 @@ def _is_whole(found: Cut, here: Whole) -> bool:
     return b"." in last and len(last.split(b".")[-1]) == len(before.split(b".")[-1]) and b"e" not in last.lower()
 
 
+def _merged(rows: list[_Rows]) -> list[_Rows]:
+    """Rows of the same names are one table, in the order of the file, however many templates they came in."""
+    tables: dict[tuple[str, ...], list[_Rows]] = {}
+    for part in rows:
+        tables.setdefault((part.template.kind, *sorted(part.values)), []).append(part)
+    return sorted((_one(parts) for parts in tables.values()), key=lambda part: int(part.index[0]))
+
+
+def _one(parts: list[_Rows]) -> _Rows:
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    index = np.concatenate([part.index for part in parts])
+    order = np.argsort(index, kind="stable")
+    values = {name: np.concatenate([part.values[name] for part in parts])[order] for name in first.values}
+    ranks = [np.full(len(part.index), -1) if part.ranks is None else part.ranks for part in parts]
+    of_ranks = None if all(part.ranks is None for part in parts) else np.concatenate(ranks)[order]
+    lines = np.concatenate([part.lines for part in parts])[order]
+    return _Rows(first.template, index[order], lines, values, of_ranks, first.step, first.weak)
+
+
 def _blocks(part: _Rows) -> Iterator[Block]:
-    if not part.template.is_row or not len(part.lines):
-        return
     if part.ranks is None:
         yield Block(part.lines, part.values, None, part.template.kind)
         return
@@ -537,7 +559,7 @@ class TextReader:
                 line += above
             begin = None
             yield from engine.take(chunk, line)
-            line += chunk.count(b"\n")
+            line += int(np.count_nonzero(np.frombuffer(chunk, np.uint8) == ord("\n")))
         yield from engine.end()
 
 
@@ -564,5 +586,3 @@ def _look_back(engine: Engine, source: Source) -> None:
         if whole:
             engine.take(whole)
     engine.forget_rows()
-
-

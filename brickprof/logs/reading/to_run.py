@@ -41,7 +41,7 @@ _FILE_NS = 10**15
 """A log without times still has an order: files one after another, lines inside them."""
 _KEPT_WHOLE = frozenset({
     "loss", "eval_loss", "quality", "skipped", "nonfinite", "step_seconds", "throughput", "memory", "tokens",
-    "grad_norm", "lr", "scale",
+    "grad_norm", "lr", "scale", "epoch",
 })  # fmt: skip
 _NEVER_MINIMISED = frozenset({"best", "min", "lowest", "ema", "smoothed", "smooth", "avg", "average", "running"})
 
@@ -89,10 +89,20 @@ class _Teller:
         self._lines = ruler.lines[order] if ruler is not None else order
         self._steps = ruler.steps[order] if ruler is not None else order
 
+        self._alone = len({series.rank for series in piece.log.series.values() if series.rank is not None}) < 2
+
+    def rank_of(self, told: int | None) -> int:
+        """The rank of a line; where only one rank ever writes, whichever it is, it is the run's."""
+        return self.rank if told is None or self._alone else int(told)
+
     def event(self, kind: str, step: int, line: int, fields: dict[str, Any], rank: int | None = None) -> Event:
         at = self.begin + int(line) * _LINE_NS
         told = {**fields, "line": int(line), **self.where}
         return Event(kind, int(step), told, time_ns=at, rank=self.rank if rank is None else rank)
+
+    def goes_on_after(self, line: int) -> bool:
+        """Whether training goes on behind ``line``."""
+        return bool(len(self._lines)) and line < int(self._lines[-1])
 
     def step_at(self, line: int) -> int:
         """The step that was under way where ``line`` stands."""
@@ -127,7 +137,7 @@ def _events(piece: Piece, several: bool) -> Iterator[Event]:
 
 def main_loss(log: Log) -> Series | None:
     """The series of the loss that is minimised: of the first rank, and no running best or average where there is another."""
-    losses = [series for series in log.of_role("loss") if not series.rank and len(series)]
+    losses = _of_one_rank(log)
     plain = [series for series in losses if not frozenset(names.words(series.name)) & _NEVER_MINIMISED] or losses
     main = names.main_loss(series.name for series in plain)
     chosen = [series for series in plain if series.name == main] or plain
@@ -136,9 +146,16 @@ def main_loss(log: Log) -> Series | None:
     return chosen[0] if chosen else None
 
 
+def _of_one_rank(log: Log) -> list[Series]:
+    """The losses that the first rank tells which tells any: of large jobs only the last rank writes them."""
+    losses = [series for series in log.of_role("loss") if len(series)]
+    first = min((series.rank or 0 for series in losses), default=0)
+    return [series for series in losses if (series.rank or 0) == first]
+
+
 def _several(log: Log, main: Series | None) -> bool:
     """Whether the losses of this log are parts of something, and no name says which is the whole."""
-    losses = {series.name for series in log.of_role("loss") if not series.rank}
+    losses = {series.name for series in _of_one_rank(log)}
     plain = [name for name in losses if not frozenset(names.words(name)) & _NEVER_MINIMISED]
     return main is not None and len(plain) > 1 and names.main_loss(sorted(plain)) is None
 
@@ -169,7 +186,7 @@ def _points(teller: _Teller, series: Series, kind: str) -> Iterator[Event]:
     keep = np.arange(len(values)) if teller.until is None else np.flatnonzero(counted.steps < teller.until)
     if series.role not in _KEPT_WHOLE and len(keep) > _FEW:
         keep = keep[worth_keeping(values[keep], _FEW)]
-    rank = teller.rank if series.rank is None else int(series.rank)
+    rank = teller.rank_of(series.rank)
     steps, lines = counted.steps[keep].tolist(), counted.lines[keep].tolist()
     name = clean(series.name, limit=200)
     for step, value, line in zip(steps, values[keep].tolist(), lines, strict=True):
@@ -277,9 +294,11 @@ def _said(teller: _Teller, fact: Fact) -> Iterator[Event]:
     step = fact.fields.get("step")
     at = int(step) if isinstance(step, int | float) and math.isfinite(step) else teller.step_at(fact.line)
     fields = {str(key): _plain(value) for key, value in fact.fields.items() if key != "step"}
-    rank = teller.rank if fact.rank is None else int(fact.rank)
-    if fact.kind == "exception":
+    rank = teller.rank_of(fact.rank)
+    if fact.kind == "exception" and not teller.goes_on_after(fact.line):
         yield teller.event("exception", at, fact.line, {**fields, "frames": _frames(fact.fields.get("frames"))}, rank)
+    elif fact.kind == "window":
+        yield teller.event("window", at, fact.line, fields, rank)
     elif fact.kind == "setting":
         yield teller.event("config", 0, fact.line, {"source": "log", **fields}, LAUNCH)
     elif fact.kind == "overflow":

@@ -19,12 +19,23 @@ _FEW_FILES = 4
 
 def together(logs: Sequence[Log]) -> list[Log]:
     """The logs of one run, made ready to be one: what only errors speak of is added to what the numbers stand in."""
+    logs = _by_their_reader(logs)
     numbers = [log for log in logs if log.series]
     words = [log for log in logs if not log.series]
     if len(numbers) == 1 and words:
         return [_with_words(numbers[0], words)]
     most = max(_POINTS_OF_ALL // max(len(numbers), 1), _FEWEST_POINTS)
     return [_thinned(log, most) if len(numbers) > _FEW_FILES else log for log in numbers] or list(logs)
+
+
+def _by_their_reader(logs: Sequence[Log]) -> list[Log]:
+    """What a format knows about several files of one run: event files make one log, dumps of ranks are compared."""
+    from brickprof.logs import readers
+
+    joined = getattr(readers().get(logs[0].format), "joined", None) if len(logs) > 1 else None
+    alike = [log for log in logs if log.format == logs[0].format]
+    others = [log for log in logs if log.format != logs[0].format]
+    return [*joined(alike), *others] if joined else list(logs)
 
 
 def _with_words(log: Log, others: Sequence[Log]) -> Log:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,14 @@ Places = NDArray[np.int32]
 _Bytes = NDArray[np.uint8]
 _Flags = NDArray[np.bool_]
 
+_AT_ONCE = 1 << 19
 MOST_NUMBERS = 256
 """A line of more is a dump of an array."""
 _COLOURS = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_])")
 _COUNTERS = (b"step", b"iter", b"poch", b"tion")
 _COUNTED = b" itera"
-_SPECIALS = (b"infinity", b"nan", b"inf")
+_SPECIALS = {b"nan": 1, b"inf": 2, b"infinity": 7}
+"""Of each the place of its letter that is least often elsewhere."""
 _DOT, _COMMA, _PLUS, _MINUS, _UNDERSCORE, _CASE = ord("."), ord(","), ord("+"), ord("-"), ord("_"), 0x20
 
 
@@ -39,7 +42,9 @@ def _table(holds: Callable[[int], bool]) -> _Flags:
 
 _DIGIT = _table(lambda byte: byte in b"0123456789")
 _LETTER = _table(lambda byte: byte >= 0x80 or chr(byte).isalpha() or byte in b"_@")
-_JOINS = _LETTER | _DIGIT | _table(lambda byte: byte == _DOT)
+_COUNTERS_END = _table(lambda byte: byte in b"pPrRhHnNT")
+_IN_WORDS = _LETTER | _DIGIT
+_JOINS = _IN_WORDS | _table(lambda byte: byte == _DOT)
 
 
 @dataclass(slots=True)
@@ -106,14 +111,14 @@ def cut(data: bytes, first_line: int = 1) -> Cut:
     if returns:
         data = data.replace(b"\r\n", b"\n")
     raw = np.frombuffer(data, np.uint8)
-    starts, ends = _numbers(raw)
     line_ends = np.flatnonzero((raw == 10) | (raw == 13) if returns else raw == 10)
+    starts, ends = _numbers(raw, line_ends)
     begins = np.concatenate([[0], line_ends + 1]).astype(np.int32)
     before = np.searchsorted(starts, begins).astype(np.int32)
     holes = np.diff(before)
-    bounds = np.concatenate([starts, ends, begins]).astype(np.int32)
-    bounds.sort(kind="stable")
     first = 2 * before[:-1] + np.arange(len(line_ends), dtype=np.int32)
+    bounds = np.concatenate([starts, ends, begins]).astype(np.int32)
+    bounds.sort(kind="stable")  # three ascending runs: a merge
     segments = pa.BinaryArray.from_buffers(
         pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
     )
@@ -124,7 +129,7 @@ def cut(data: bytes, first_line: int = 1) -> Cut:
     encoded = segments.take(pa.array(np.repeat(first, each) + 2 * place)).dictionary_encode()
     return Cut(
         data, begins, _line_numbers(raw, begins, first_line, returns), holes, whole, gap_begins,
-        encoded.indices.to_numpy(), place, encoded.dictionary.to_pylist(), segments, first,
+        np.asarray(encoded.indices, dtype=np.int32), place, encoded.dictionary.to_pylist(), segments, first,
     )  # fmt: skip
 
 
@@ -134,13 +139,22 @@ def _line_numbers(raw: _Bytes, begins: Places, first_line: int, returns: bool) -
     return np.searchsorted(np.flatnonzero(raw == 10), begins[:-1]).astype(np.int64) + first_line
 
 
-def _numbers(raw: _Bytes) -> tuple[Whole, Whole]:
-    """Where numbers begin and end. The last byte ends a line, so every number has an end."""
+def _numbers(raw: _Bytes, line_ends: Whole) -> tuple[Whole, Whole]:
+    """Where numbers begin and end. It goes over the bytes many times, and so over no more at once than a cache holds."""
+    cuts = line_ends[np.searchsorted(line_ends, np.arange(_AT_ONCE, len(raw) - 1, _AT_ONCE))] + 1
+    bounds = np.unique(np.concatenate([[0], cuts, [len(raw)]]))
+    parts = [(begin, *_numbers_of(raw[begin:end])) for begin, end in pairwise(bounds.tolist())]
+    return (
+        np.concatenate([starts + begin for begin, starts, _ in parts]),
+        np.concatenate([ends + begin for begin, _, ends in parts]),
+    )
+
+
+def _numbers_of(raw: _Bytes) -> tuple[Whole, Whole]:
+    """The same of a stretch. Its last byte ends a line, so every number has an end."""
     digit = (raw - np.uint8(48)) < 10
-    dot = raw == _DOT
     mask = digit.copy()
-    mask[1:] |= dot[1:] & digit[:-1]
-    mask[:-1] |= dot[:-1] & digit[1:]
+    mask[:-1] |= (raw[:-1] == _DOT) & digit[1:]
     small = raw | np.uint8(_CASE)
     _add_exponents(raw, small, mask)
     _add_thousands(raw, mask, digit)
@@ -150,14 +164,17 @@ def _numbers(raw: _Bytes) -> tuple[Whole, Whole]:
     if mask[0]:
         edges = np.concatenate([[0], edges])
     starts, ends = np.ascontiguousarray(edges[0::2]), np.ascontiguousarray(edges[1::2])
-    joined = _part_of_a_word(raw, small, mask, starts, ends)
-    return np.delete(starts, joined), np.delete(ends, joined)
+    joined = _part_of_a_word(raw, small, starts, ends)
+    alone = np.flatnonzero(~joined)
+    return starts.take(alone), ends.take(alone)
 
 
 def _add_exponents(raw: _Bytes, small: _Bytes, mask: _Flags) -> None:
     places = np.flatnonzero((small[1:-2] == ord("e")) & mask[:-3]) + 1
-    follows, then = raw[places + 1], raw[places + 2]
-    signed = places[((follows == _PLUS) | (follows == _MINUS)) & _DIGIT[then]]
+    if not len(places):
+        return
+    follows = raw[places + 1]
+    signed = places[((follows == _PLUS) | (follows == _MINUS)) & _DIGIT[raw[places + 2]]]
     mask[places[_DIGIT[follows]]] = True
     mask[signed] = True
     mask[signed + 1] = True
@@ -166,6 +183,8 @@ def _add_exponents(raw: _Bytes, small: _Bytes, mask: _Flags) -> None:
 def _add_thousands(raw: _Bytes, mask: _Flags, digit: _Flags) -> None:
     """``1,234`` and ``12,345,678``, but not ``0.12,345`` nor ``1234,567``."""
     places = np.flatnonzero((raw[1:-4] == _COMMA) & digit[:-5] & digit[2:-3]) + 1
+    if not len(places):
+        return
     places = places[digit[places + 2] & digit[places + 3] & ~digit[places + 4]]
     group = np.ones(len(places), dtype=np.int64)
     for length in (2, 3, 4):
@@ -176,14 +195,15 @@ def _add_thousands(raw: _Bytes, mask: _Flags, digit: _Flags) -> None:
 
 def _add_specials(raw: _Bytes, small: _Bytes, mask: _Flags) -> None:
     """nan, inf and infinity, where they are words."""
-    na = (small[:-1] == ord("n")) & (small[1:] == ord("a"))
-    places = np.flatnonzero(na | ((small[:-1] == ord("i")) & (small[1:] == ord("n"))))
-    places = places[~_JOINS[raw[places - 1]] | (places == 0)]
-    for word in _SPECIALS:
-        here = places[places + len(word) < len(raw)]
+    for word, rare in _SPECIALS.items():
+        here = np.flatnonzero(small == word[rare]) - rare
+        here = here[(here >= 0) & (here + len(word) < len(raw))]
         for offset, byte in enumerate(word):
-            here = here[small[here + offset] == byte]
-        here = here[~(_LETTER | _DIGIT)[raw[here + len(word)]]]
+            here = here[small.take(here + offset) == byte]
+        if not len(here):
+            continue
+        here = here[~_JOINS[raw[here - 1]] | (here == 0)]
+        here = here[~_IN_WORDS[raw[here + len(word)]]]
         here = here[~_counted(small, here + len(word))]
         for offset in range(len(word)):
             mask[here + offset] = True
@@ -198,26 +218,27 @@ def _counted(small: _Bytes, places: Whole) -> _Flags:
 
 
 def _add_signs(raw: _Bytes, mask: _Flags) -> None:
-    sign = (raw[:-1] == _PLUS) | (raw[:-1] == _MINUS)
-    places = np.flatnonzero(sign & mask[1:] & ~mask[:-1])
+    places = np.flatnonzero(((raw - np.uint8(_PLUS)) & np.uint8(0xFD)) == 0)  # plus and minus are two apart
+    places = places[mask.take(places + 1) & ~mask.take(places)]
     mask[places[(places == 0) | ~_JOINS[raw[places - 1]]]] = True
 
 
-def _part_of_a_word(raw: _Bytes, small: _Bytes, mask: _Flags, starts: Whole, ends: Whole) -> Whole:
+def _part_of_a_word(raw: _Bytes, small: _Bytes, starts: Whole, ends: Whole) -> _Flags:
     """Which are: ``bf16``, ``layer.3`` and ``1_000``; but in ``step_10`` and behind the T of a date it is one."""
-    letter = (small - np.uint8(ord("a"))) < 26
-    letter |= raw >= 0x80
-    underscore = raw == _UNDERSCORE
-    letter |= underscore
-    letter |= raw == ord("@")
-    joined = np.flatnonzero(letter[:-1] & mask[1:] & ~mask[:-1]) + 1
-    last = joined - 1
-    last -= underscore[last]
+    joined = _LETTER.take(raw.take(starts - 1))
+    if len(starts) and starts[0] == 0:
+        joined[0] = False
+    suspects = np.flatnonzero(joined)
+    last = starts[suspects] - 1
+    last -= raw[last] == _UNDERSCORE
+    maybe = _COUNTERS_END[raw[last]]
+    suspects, last = suspects[maybe], last[maybe]
     counts = (raw[last] == ord("T")) & _DIGIT[raw[last - 1]]  # 2024-01-01T00:00:00
     for word in _COUNTERS:
-        same = np.flatnonzero((small[last] == word[-1]) & (last >= len(word)) & (raw[joined] != _DOT))
+        same = np.flatnonzero((small[last] == word[-1]) & (last >= len(word)) & (raw[starts[suspects]] != _DOT))
         for offset, byte in enumerate(reversed(word)):
             same = same[small[last[same] - offset] == byte]
         counts[same] = True
-    followed = np.flatnonzero(mask[:-1] & underscore[1:]) + 1
-    return np.concatenate([np.searchsorted(starts, joined[~counts]), np.searchsorted(ends, followed)])
+    joined[suspects[counts]] = False
+    joined |= raw.take(ends) == _UNDERSCORE
+    return joined
