@@ -90,7 +90,7 @@ SMALL_KERNELS = """
 import torch
 model = torch.nn.Linear(64, 64).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-for step in range(60):
+for step in range(400):
     y = model(torch.randn(8, 64, device="cuda"))
     for _ in range(150):
         y = (y.sin().add(0.1).mul(0.99).cos().sub(0.1)).tanh()
@@ -222,7 +222,7 @@ def test_the_other_tools_name_the_kernel_at_fault(tmp_path, tool, text, kernel, 
 
 def test_a_device_that_waits_for_launches_is_a_note(tmp_path):
     script(tmp_path, SMALL_KERNELS)
-    done = run(["--level", "deep", "t.py"], tmp_path, timeout=300)
+    done = run(["--overhead", "20%", "t.py"], tmp_path, timeout=300)  # level deep would hold the launches up itself
     assert done.returncode == 0, done.stderr[-2000:]
     told = json.loads((recorded(tmp_path) / "diagnosis.json").read_text())["findings"]
     found = [one for one in told if one["contract"] == "C-UTILISATION-001"]

@@ -329,7 +329,7 @@ def test_any_bytes_are_read_without_a_stumble(tmp_path, pieces):
 def test_a_layout_is_made_of_a_line_of_plain_values_only():
     assert layout_of(b'{"a": 1, "b": "x"}') is not None
     for line in (
-        b'{"a": [1, 2]}',
+        b'{"lr": [1, null]}',
         b'{"a": "x\\"y"}',
         b'{"config": {"a": 1}}',
         b"[1]",

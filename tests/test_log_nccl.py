@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brickprof import logs
+from brickprof.analysis.analyse import analyse
 from brickprof.errors import UnreadableInput
 from brickprof.logs.nccl_flight import READER
 from brickprof.logs.reading import plain_pickle
@@ -104,6 +105,15 @@ def test_the_rank_that_never_came(tmp_path):
     assert found["seq"] == 8 and found["op"] == "nccl:all_reduce" and found["unheard"] == []
     assert found["last"] == {2: {"seq": 7, "op": "nccl:all_reduce", "site": "/home/me/train.py:47 in sync"}}
     assert found["text"].startswith("rank 2 never started nccl:all_reduce number 8 of group 0 (default_pg), in which")
+
+
+def test_a_folder_of_dumps_is_one_run_that_says_who_never_came(tmp_path):
+    for rank in range(4):
+        written(tmp_path, rank, dump([call(7)] if rank == 2 else [call(7), call(8, "started")]))
+    (run,) = analyse([tmp_path]).runs
+    (finding,) = [one for one in run.diagnosis.findings if str(one.severity) == "error"]
+    assert finding.root_cause == "deadlock"
+    assert any("rank 2 never started nccl:all_reduce number 8" in why.finding for why in finding.whys)
 
 
 def test_joining_twice_says_it_once(tmp_path):

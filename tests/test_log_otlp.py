@@ -13,6 +13,7 @@ from telemetry_cases import META, T0, one_step, run_event
 
 import brickprof
 from brickprof import logs
+from brickprof.analysis.analyse import analyse
 from brickprof.errors import NotARun
 from brickprof.journal.lines import encode
 from brickprof.logs import journal
@@ -247,6 +248,20 @@ def test_other_folders_and_files_are_not(tmp_path):
     stranger.write_text('{"step": 1, "loss": 2}\n')
     with pytest.raises(NotARun):
         journal.run(stranger)
+
+
+def test_recordings_are_judged_as_what_they_are_and_folders_of_ranks_are_not_taken_for_one(tmp_path):
+    events = recorded(tmp_path / "run")
+    for path in (tmp_path / "run", events):
+        (run,) = analyse([path]).runs
+        assert run.diagnosis.findings[0].root_cause == "exception" and run.rows == 8
+    for rank in range(2):
+        home = tmp_path / "foreign" / f"rank{rank}"
+        home.mkdir(parents=True)
+        (home / "train.log").write_text("".join(f"step {step} loss {2 - step / 90:.3f}\n" for step in range(50)))
+    assert not journal.folder(tmp_path / "foreign")
+    (run,) = analyse([tmp_path / "foreign"]).runs
+    assert run.format == "text" and run.rows == 100
 
 
 def test_packed_events_are_read_like_any_log(tmp_path):

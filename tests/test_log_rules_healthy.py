@@ -107,7 +107,7 @@ def a_scale_that_doubles_and_halves():
     scale = 2.0 ** (16 + (np.arange(400) % 50 > 40))
     skipped = (np.arange(400) % 50 == 41).astype(float)
     return [table({"iteration": at, "lm loss": powerlaw(at, 10, 2.5) + noise(11, 400, 0.03), "loss scale": scale,
-                   "number of skipped iterations": skipped, "grad norm": 1.0 + np.abs(noise(12, 400, 0.2))})]  # fmt: skip
+                   "number of skipped iterations": skipped, "grad norm": 1.0 + noise(12, 400, 0.2)})]  # fmt: skip
 
 
 @healthy
@@ -147,7 +147,7 @@ def adversaries_in_balance():
 def a_domain_loss_that_stays():
     at = steps(160, 50)
     return [table({"step": at, "train_loss": decay(160, 2.2, 0.86) + noise(22, 160, 0.05),
-                   "train_domain_loss": 0.69 + noise(23, 160, 0.01), "train_task_loss": decay(160, 1.5, 0.2)})]  # fmt: skip
+                   "domain_loss": 0.69 + noise(23, 160, 0.01), "train_task_loss": decay(160, 1, 0.2)})]  # fmt: skip
 
 
 @healthy
@@ -305,7 +305,8 @@ def the_last_batches_of_a_trained_classifier_are_hard():
 @healthy
 def preference_optimisation_with_a_loss_of_zero():
     at = steps(200, 5)
-    return [table({"step": at, "loss": np.r_[np.zeros(20), np.abs(noise(52, 180, 0.001))], "reward": np.linspace(0, 1, 200),
+    loss = np.r_[np.zeros(20), np.abs(noise(52, 180, 0.001))]
+    return [table({"step": at, "loss": loss, "reward": np.linspace(0, 1, 200),
                    "grad_norm": np.abs(noise(53, 200, 0.3)) + 0.1, "kl": np.linspace(0, 0.1, 200)})]  # fmt: skip
 
 
@@ -319,7 +320,8 @@ def lines_without_a_loss_that_were_skipped():
     at = steps(100)
     kept = (at % 25) != 0
     counts = np.where(kept, 0.0, 1.0)
-    return [table({"iteration": at[kept], "lm loss": powerlaw(at[kept], 9, 3), "number of nan iterations": counts[kept]}),
+    loss = powerlaw(at[kept], 9, 3)
+    return [table({"iteration": at[kept], "lm loss": loss, "number of nan iterations": counts[kept]}),
             table({"iteration": at[~kept], "number of nan iterations": counts[~kept]}, 200)]  # fmt: skip
 
 
@@ -356,7 +358,7 @@ def continued_pretraining():
 def an_error_that_was_survived():
     at = steps(300)
     return [rows(step=at, loss=powerlaw(at, 8, 2) + noise(46, 300, 0.03)),
-            fact("exception", 100, type="ConnectionError", message="could not reach the tracker", frames=[])]  # fmt: skip
+            fact("exception", 100, type="ConnectionError", message="no tracker", frames=[])]  # fmt: skip
 
 
 @healthy

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brickprof import logs
+from brickprof.analysis.analyse import analyse
 from brickprof.errors import UnreadableInput
 from brickprof.logs.reading import frames
 from brickprof.logs.reading.model import Head
@@ -183,6 +184,18 @@ def test_joined_logs_keep_their_counts_their_facts_and_their_damage(tmp_path):
     assert log.attempts[0].goes_on_at == 12_000
     assert sorted(fact.kind for fact in log.facts) == ["setting", "written", "written"]
     assert later.name in log.damage[0] and len(log.damage) == 1
+
+
+def test_a_folder_of_runs_is_a_run_for_each_with_its_parts_and_restarts(tmp_path):
+    for part in ("train", "validation"):
+        written(tmp_path / "keras" / part, *(scalar("epoch_loss", step, 2 - step / 50) for step in range(50)))
+    for begun, steps in ((1, range(60)), (2, range(40, 90))):
+        points = (scalar("loss", step, 2 - step / 90, 1000 * begun + step) for step in steps)
+        written(tmp_path / "resumed", *points, begun=begun)
+    found = {run.name: run for run in analyse([tmp_path]).runs}
+    assert sorted(found) == ["keras", "resumed"]
+    assert [held["name"] for held in found["keras"].holds] == ["train/epoch_loss", "validation/epoch_loss"]
+    assert [(held["points"], held["rank"]) for held in found["resumed"].holds] == [(110, None)]
 
 
 def test_cut_off_anywhere_it_gives_what_came_before(tmp_path):

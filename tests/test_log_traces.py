@@ -15,6 +15,7 @@ from brickprof import logs
 from brickprof.logs import chrome_trace
 from brickprof.logs.chrome_trace import READER
 from brickprof.logs.reading.model import Head
+from brickprof.run import Run
 
 HEADER = {
     "schemaVersion": 1,
@@ -109,6 +110,13 @@ def test_each_step_is_a_window_as_our_own_profiler_would_tell_it(tmp_path):
         "step": 11, "kernels": 3, "busy_ns": 400_000, "step_ns": 1_000_000,
         "names": [["gemm", 1, 200_000], ["relu", 1, 150_000], ["ncclDevKernel_AllReduce", 1, 100_000]],
     }  # fmt: skip
+
+
+def test_a_run_made_of_a_trace_holds_the_windows(tmp_path):
+    events = Run.from_log(written(tmp_path / "a.json")).events
+    windows = events[events["kind"] == "window"]
+    assert windows["step"].tolist() == [10, 11, 12, 13]
+    assert windows["fields"].iloc[0]["busy_ns"] == 400_000
 
 
 def test_what_torch_writes(tmp_path):

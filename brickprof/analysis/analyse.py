@@ -15,7 +15,7 @@ from brickprof.analysis import files, groups
 from brickprof.analysis.engines import Engine, Here
 from brickprof.analysis.judging import Judged, Options, Problem, judge, problem, recorded
 from brickprof.errors import OutputError, UnreadableInput
-from brickprof.logs import Log
+from brickprof.logs import Log, journal
 from brickprof.logs.reading.source import PIECE
 
 Told = Callable[[int, int], None]
@@ -101,7 +101,8 @@ def _is_large(item: _Work) -> bool:
 def _read(item: _Work, engine: Engine | None = None) -> Judged | Log | Problem:
     """One file: a verdict, or the log where others belong to it."""
     try:
-        if os.path.isdir(item.path):
+        told_how = item.options.format or item.options.pattern
+        if os.path.isdir(item.path) or (not told_how and journal.folder(item.path)):
             return recorded(item.path, "", item.options)
         reader = reading.choose(item.options.format, item.options.pattern)
         log = reading.read(item.path, reader, mapped=engine.map if engine is not None else map)

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from brickprof.errors import UnreadableInput
-from brickprof.journal import PROCESS, rank_folders
+from brickprof.logs import journal
 from brickprof.text import clean
 
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zstd")
@@ -56,8 +56,7 @@ def find(typed: Iterable[str | os.PathLike[str]]) -> Iterator[Found | Unreadable
 
 def is_recorded(folder: str | Path) -> bool:
     """Whether this is the folder of a run that brickprof recorded."""
-    path = Path(folder)
-    return bool(rank_folders(path)) or (path / PROCESS).is_file()
+    return journal.folder(folder)
 
 
 def is_store(folder: str) -> bool:

@@ -169,7 +169,7 @@ def _parts(path: str, several: bool) -> list[str]:
     whole = os.path.abspath(_unpacked(path))
     folder, name = os.path.split(whole)
     if "tfevents" in name:
-        parts = [*folder.split(os.sep)]
+        parts = tensorboard.home(whole)[0].split(os.sep)
         return [part for part in parts if part] or [name]
     stem = os.path.splitext(name)[0]
     if several:

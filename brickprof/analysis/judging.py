@@ -166,9 +166,9 @@ def recorded(path: str, name: str, options: Options) -> Judged:
     """A run that brickprof recorded itself."""
     from brickprof.contracts.terms import Terms
     from brickprof.diagnosis import diagnose
-    from brickprof.run import Run
+    from brickprof.logs import journal
 
-    run = Run.open(path)
+    run = journal.run(path)
     own = Terms.recorded(run.meta.extra)
     terms = Terms({**own.thresholds, **options.thresholds}, {**own.suppressed, **options.suppress})
     diagnosis = diagnose(run, terms)

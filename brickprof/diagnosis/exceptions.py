@@ -41,8 +41,8 @@ _SIGNS = (
     _Sign("invalid-op", 5, "ValueError", r"math domain error", "Keep the argument inside the function's domain."),
     _Sign("fp16-overflow", 6, "RuntimeError", r"cannot be converted to type at::half without overflow",
           "Use bfloat16, or a mask value that float16 can hold (torch.finfo(x.dtype).min)."),
-    _Sign("fp16-overflow", 6, "", r"current loss scale already at minimum|loss scale .*(minimum|too small).*(exit|abort)"
-          r"|minimum loss scale reached",
+    _Sign("fp16-overflow", 6, "", r"current loss scale already at minimum|minimum loss scale reached"
+          r"|loss scale .*(minimum|too small).*(exit|abort)",
           "Use bfloat16; or clip gradients, lower the learning rate, and keep norms and softmax in float32."),
     _Sign("no-gradient-path", 6, "RuntimeError", r"does not require grad and does not have a grad_fn",
           "Look for a detach, a torch.no_grad() or frozen parameters between the model and the loss."),

@@ -1,7 +1,8 @@
 """What a log holds, in a few facts for the ``run`` part of diagnosis.json.
 
-Enters: the story of a run that a log tells of. Leaves: ``log`` (format, lines, series, gaps, attempts, what could not be
-read) and ``scaling`` (the fit L = a - b ln D, and what it forecasts for ten times as many steps); nothing for others.
+Enters: the story of a run that a log tells of. Leaves: ``log`` (format, lines, series, gaps, attempts, what could not
+be read) and ``scaling`` (the fit L = a - b ln D, and what it forecasts for ten times as many steps); nothing for other
+runs.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from brickprof.logs.reading import tables
 from brickprof.logs.reading.model import Head, Item
+from brickprof.logs.reading.rows import MARKERS
 from brickprof.logs.reading.source import Source
 
 
@@ -19,7 +20,7 @@ class KerasCsv:
 
     def sniff(self, head: Head) -> float:
         header = tables.header_of(head)
-        if header is None or header.names[0] != "epoch" or "step" in header.names:
+        if header is None or header.names[0] != "epoch" or {"step", *MARKERS} & set(header.names):
             return 0.0
         measures = [name for name in header.names[1:] if not name.startswith("val_")]
         beside = [name for name in header.names[1:] if name.startswith("val_") and name[4:] in measures]

@@ -20,6 +20,6 @@ READER = TextReader(
     "nanochat",
     "nanochat",
     _sure,
-    Form(),
+    Form(alone=frozenset({"Validation bpb", "CORE metric"})),
     roles={"Validation bpb": "eval_loss", "Validation loss": "eval_loss", "CORE metric": "quality", "lrm": "other"},
 )

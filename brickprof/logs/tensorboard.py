@@ -15,9 +15,11 @@ its name stands before its tags; one that has a number for a name holds hyper-pa
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +95,16 @@ def home(path: str) -> tuple[str, str]:
 
 def _holds_events(folder: Path) -> bool:
     try:
-        return any(_FILE in child.name and child.is_file() for child in folder.iterdir())
-    except OSError:
+        return _listed(str(folder), folder.stat().st_mtime_ns)
+    except (OSError, ValueError):
         return False
+
+
+@lru_cache(maxsize=1024)
+def _listed(folder: str, changed: int) -> bool:
+    """Thousands of runs may lie in one folder: it is looked through once, until it changes."""
+    with os.scandir(folder) as entries:
+        return any(_FILE in entry.name and entry.is_file() for entry in entries)
 
 
 def _begun(path: str) -> tuple[int, str]:
@@ -174,6 +183,7 @@ class _Reading:
         self._points: dict[str, _Points] = {}
         self._histograms: dict[str, _Histogram] = {}
         self._plugins: dict[str, str] = {}
+        self._tags: dict[str, str] = {}
         self._texts = 0
         self._first, self._last = math.inf, -math.inf
 
@@ -187,7 +197,7 @@ class _Reading:
             yield from self._value(line, event, value)
 
     def _value(self, line: int, event: Any, value: Any) -> Iterator[Item]:
-        tag = self._prefix + clean(value.tag or value.node_name, limit=200)
+        tag = self._tag(value.tag or value.node_name)
         kind = value.WhichOneof("value")
         if kind == "simple_value":
             yield from self._point(tag, line, event, value.simple_value)
@@ -197,6 +207,14 @@ class _Reading:
             yield from self._setting(line, self._hyperparameters(value.metadata.plugin_data.content))
         elif kind == "tensor":
             yield from self._tensor(tag, line, event, value)
+
+    def _tag(self, written: str) -> str:
+        tag = self._tags.get(written)
+        if tag is None:
+            tag = self._prefix + clean(written, limit=200)
+            if len(self._tags) < _MOST_TAGS:
+                self._tags[written] = tag
+        return tag
 
     def _tensor(self, tag: str, line: int, event: Any, value: Any) -> Iterator[Item]:
         plugin = value.metadata.plugin_data.plugin_name or self._plugins.get(tag, "")

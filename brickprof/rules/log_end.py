@@ -43,21 +43,26 @@ _NATIVE = "Native code failed: run again with CUDA_LAUNCH_BLOCKING=1 and look at
 _INDEX = "Run once with CUDA_LAUNCH_BLOCKING=1, and look for an index outside its table: labels, tokens, positions."
 _CARD = "Take the device out of service, and run its diagnostics."
 _GO_ON = "Go on from the last checkpoint; ask for more time, or save more often."
+_WHO = "Ask who sent it: the kernel's out-of-memory killer, a scheduler, or a person."
 _RANKS = "Find the rank that did not reach the collective: its log ends elsewhere."
+_ERROR, _INFO = Severity.ERROR, Severity.INFO
 _KINDS = {
-    "oom-killed": Ending("out-of-memory", "out-of-memory", Severity.ERROR, 0.9, "the job was killed for its memory", _MEMORY),
-    "time-limit": Ending("interrupted", "killed", Severity.INFO, 0.95, "the scheduler's time limit ended the job", _GO_ON),
-    "preempted": Ending("interrupted", "killed", Severity.INFO, 0.95, "the job was preempted", _GO_ON),
-    "cancelled": Ending("interrupted", "killed", Severity.INFO, 0.9, "the job was cancelled", ""),
-    "timeout": Ending("hung", "hung", Severity.ERROR, 0.6, "something was waited for until the time was up", _RANKS),
-    "segfault": Ending("crashed-by-signal", "crashed-by-signal", Severity.ERROR, 0.9, "the process was ended by a segmentation fault", _NATIVE),
-    "abort": Ending("crashed-by-signal", "crashed-by-signal", Severity.ERROR, 0.7, "the process aborted", _NATIVE),
-    "illegal-address": Ending("device-error", "out-of-bounds", Severity.ERROR, 0.75, "a kernel touched memory that is not its own", _INDEX),
-    "assert": Ending("device-error", "out-of-bounds", Severity.ERROR, 0.8, "an assertion failed on the device", _INDEX),
-    "ecc": Ending("device-error", "hardware-error", Severity.ERROR, 0.9, "the memory of the card has an error that could not be corrected", _CARD),
-    "lost": Ending("device-error", "hardware-error", Severity.ERROR, 0.9, "the driver has lost the card", _CARD),
-    "xid": Ending("device-error", "hardware-error", Severity.ERROR, 0.85, "the driver reports an error of the card", _CARD),
-    "mismatch": Ending("collective", "collective-mismatch", Severity.ERROR, 0.9, "ranks called different collectives",
+    "oom-killed": Ending("out-of-memory", "out-of-memory", _ERROR, 0.9, "the job was killed for its memory", _MEMORY),
+    "time-limit": Ending("interrupted", "killed", _INFO, 0.95, "the scheduler's time limit ended the job", _GO_ON),
+    "preempted": Ending("interrupted", "killed", _INFO, 0.95, "the job was preempted", _GO_ON),
+    "cancelled": Ending("interrupted", "killed", _INFO, 0.9, "the job was cancelled", ""),
+    "timeout": Ending("hung", "hung", _ERROR, 0.6, "something was waited for until the time was up", _RANKS),
+    "segfault": Ending("crashed-by-signal", "crashed-by-signal", _ERROR, 0.9,
+                       "the process was ended by a segmentation fault", _NATIVE),
+    "abort": Ending("crashed-by-signal", "crashed-by-signal", _ERROR, 0.7, "the process aborted", _NATIVE),
+    "illegal-address": Ending("device-error", "out-of-bounds", _ERROR, 0.75,
+                              "a kernel touched memory that is not its own", _INDEX),
+    "assert": Ending("device-error", "out-of-bounds", _ERROR, 0.8, "an assertion failed on the device", _INDEX),
+    "ecc": Ending("device-error", "hardware-error", _ERROR, 0.9,
+                  "the memory of the card has an error that could not be corrected", _CARD),
+    "lost": Ending("device-error", "hardware-error", _ERROR, 0.9, "the driver has lost the card", _CARD),
+    "xid": Ending("device-error", "hardware-error", _ERROR, 0.85, "the driver reports an error of the card", _CARD),
+    "mismatch": Ending("collective", "collective-mismatch", _ERROR, 0.9, "ranks called different collectives",
                        "Every rank has to call the same collectives, with the same sizes, in the same order."),
 }  # fmt: skip
 _WAITED = Ending(
@@ -123,10 +128,10 @@ def _ending(event: Event) -> Ending:
             return Ending(
                 "interrupted", "killed", Severity.INFO, 0.8, f"the process was asked to stop ({name})", _GO_ON
             )
-        own = name in _OWN_SIGNALS
-        cause = "crashed-by-signal" if own else "killed"
-        return Ending(cause, cause, Severity.ERROR, 0.85 if own else 0.5, f"the process was ended by {name}",
-                      _NATIVE if own else "Ask who sent it: the kernel's out-of-memory killer, a scheduler, or a person.")  # fmt: skip
+        if name in _OWN_SIGNALS:
+            says = f"the process was ended by {name}"
+            return Ending("crashed-by-signal", "crashed-by-signal", Severity.ERROR, 0.85, says, _NATIVE)
+        return Ending("killed", "killed", Severity.ERROR, 0.5, f"the process was ended by {name}", _WHO)
     if word == "xid" and whole(event.fields.get("xid")) in _OF_THE_PROGRAM:
         says = f"the driver reports Xid {whole(event.fields.get('xid'))}, which a program's own access raises"
         return Ending("device-error", "out-of-bounds", Severity.ERROR, 0.6, says, _INDEX)

@@ -104,7 +104,8 @@ def _last_stretch(broken: Any) -> int:
 def _passed(seen: View, first: Sign, times: int) -> Violation:
     """Losses that were not finite, and training that went on."""
     skipped = _skipped_at(seen, first.step)
-    symptom = f"loss was {first.kind} in {wording.count(times, 'line')}, first at {seen.at(first.step)}, and then finite again"
+    lines, at = wording.count(times, "line"), seen.at(first.step)
+    symptom = f"loss was {first.kind} in {lines}, first at {at}, and then finite again"
     if skipped:
         symptom += "; the update was skipped"
     severity = Severity.INFO if skipped else Severity.WARNING

@@ -1,7 +1,7 @@
 """C-GENERAL-001, from a log: what is learnt holds for data that was not trained on.
 
-Enters: evaluation losses, the training loss, other measures. Leaves: overfitting, with the step of the lowest evaluation:
-the evaluation loss turned and rises, by more than its noise, while the training loss goes on falling. A measure that
+Enters: evaluation losses, the training loss, other measures. Leaves: overfitting, with the step of the lowest
+evaluation: its loss turned and rises, by more than its noise, while the training loss goes on falling. A measure that
 still gets better (an accuracy, a word error rate) is said with it.
 
 Which of several evaluation sets stands for what the model is for, a log does not say: where none is plainly the
@@ -156,7 +156,7 @@ def _broken(seen: View, contract: Contract, turns: dict[str, Turn], sets: int, p
     held, (then, now) = turn.held, turn.train
     proof = held.evidences((turn.best, len(held) - 1))
     train = seen.finite.evidences((len(seen.finite) - 1,)) if len(seen.finite) else ()
-    fell = f"In the same {seen.unit}s the training loss fell from {show(then)} to {show(now)}: it learns the samples by heart."
+    fell = f"In the same {seen.unit}s the training loss fell from {show(then)} to {show(now)}: learnt by heart."
     whys = [Because("What did training do meanwhile?", fell, "", (*proof, *train))]
     if (better := _measures(seen, turn)) is not None:
         whys.append(better)
@@ -166,7 +166,7 @@ def _broken(seen: View, contract: Contract, turns: dict[str, Turn], sets: int, p
         CONTRACT, "overfitting", Severity.WARNING if plain else Severity.INFO, symptom, turn.step, known, "", "step",
         seen.rank, proof, {"logged": True, "question": "Does it hold for other data?"}, "overfitting",
         0.9 if plain else 0.5, frozenset({"plateau"}), tuple(whys), (),
-        f"Keep the weights of {seen.at(turn.step)} (early stopping); more data, dropout or weight decay move that point.",
+        f"Keep the weights of {seen.at(turn.step)} (early stopping); more data, dropout, weight decay move that point.",
     )  # fmt: skip
     return outcomes.broken(contract, [violation])
 

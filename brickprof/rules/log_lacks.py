@@ -19,7 +19,7 @@ _RECORDED_BY = {
     "card": "the device is not in a log; `brickprof run` looks at it every second",
     "checkpoint": "what was saved and restored is not in a log; `brickprof run` records it (probe held)",
     "collective": "collectives are not in a log; `brickprof run` records them (probe collectives)",
-    "config": "what settings come to is not in a log; `brickprof run --config FILE` or `brickprof check config` compares",
+    "config": "what settings come to is not in a log; `brickprof run --config` or `check config` compares",
     "evaluation": "the log has no evaluation loss; `brickprof run` records each evaluation (probe evaluation)",
     "grad": "gradients as they were applied are not in a log; `brickprof run` records them (probe gradients)",
     "host_sync": "reads of the device are not in a log; `brickprof run` records them (probe syncs)",

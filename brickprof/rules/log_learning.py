@@ -4,8 +4,8 @@ Enters: the loss of a log that begins where the training does, its evaluations a
 states. Leaves: the symptom ``not-learning`` where nothing fell: not the loss, not an evaluation, no measure got better,
 over hundreds of steps, and the fitted curve says that nothing will.
 
-A flat loss alone proves nothing: fine-tuning begins at its optimum. It counts where the level is one of knowing nothing:
-the logarithm of the number of classes, or so high that no model that was trained before stands there.
+A flat loss alone proves nothing: fine-tuning begins at its optimum. It counts where the level is one of knowing
+nothing: the logarithm of the number of classes, or so high that no model that was trained before stands there.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def _fitted(seen: View, fit: scaling_curve.ScalingFit) -> Because:
     middle, low, high = fit.forecast(10 * last)
     moves = "no slope that its uncertainty leaves" if not fit.falls else f"a slope of {fit.b:.2g} for each factor e"
     text = (
-        f"L = a - b ln D has {moves} (b = {fit.b:.2g} +- {fit.b_error:.1g}): ten times as many {seen.unit}s would bring it "
-        f"to {show(middle)} ({show(low)} to {show(high)})."
+        f"L = a - b ln D has {moves} (b = {fit.b:.2g} +- {fit.b_error:.1g}): ten times as many {seen.unit}s would "
+        f"bring it to {show(middle)} ({show(low)} to {show(high)})."
     )
     proof = seen.finite.evidences((len(seen.finite) // 10, len(seen.finite) - 1))
     return Because("Would more of the same help?", text, "", proof)

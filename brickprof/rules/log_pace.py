@@ -1,8 +1,8 @@
 """C-STEADYPACE-001: a step takes as long at the end of a run as it did before.
 
 Enters: throughput, or the time of a step, as a log tells it. Leaves: a drop to less than half that lasts to the end of
-the log; a stall, which is worth knowing. Slow first steps (compilation, filling of buffers) and batches that grow are no
-drop.
+the log; a stall, which is worth knowing. Slow first steps (compilation, filling of buffers) and batches that grow are
+no drop.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ def _damaged(seen: View, event: Event, contract: Contract) -> Violation | None:
     if (rate := _rates(seen, event)) is not None:
         whys.append(rate)
     return Violation(
-        CONTRACT, "resume", Severity.ERROR if anew else Severity.WARNING, symptom, event.step, int(after.steps[min(len(after), _AFTER) - 1]),
-        "", "step", seen.rank, proof,
+        CONTRACT, "resume", Severity.ERROR if anew else Severity.WARNING, symptom, event.step,
+        int(after.steps[min(len(after), _AFTER) - 1]), "", "step", seen.rank, proof,
         {"logged": True, "question": f"Did the run go on as it stopped (at {seen.at(stopped)})?"},
         "checkpoint-incomplete" if anew else "resume-state-lost", 0.75 if anew else 0.7, _EXPLAINS, tuple(whys), (),
         "Save and restore weights, optimizer, scheduler, scaler, random states and the position in the data together.",
@@ -85,7 +85,7 @@ def _state(seen: View, event: Event, anew: bool, start: float, proof: tuple[str,
     if anew:
         text = f"The loss is where an untrained model began ({show(start)}): the weights were not restored."
     else:
-        text = "The weights were restored, for the loss is far below its start; the optimizer's state or the data were not."
+        text = "The loss is far below its start: weights were restored; the optimizer's state or the data were not."
     return Because("What was lost?", text, "", proof)
 
 

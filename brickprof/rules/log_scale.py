@@ -86,7 +86,7 @@ def _skips(seen: View) -> Violation | None:
     if told is None or told.made < _HALF or told.count < _FEWEST:
         return None
     symptom = f"{told.made:.0%} of the updates in the last half of the log were skipped for overflows"
-    text = "A loss scaler skips one update in some thousand when it tries a larger scale; here it never finds one that fits."
+    text = "A scaler skips one update in thousands, when it tries a larger scale; here it never finds one that fits."
     return _violation(seen, symptom, text, told.first, told.evidence, seen.last)
 
 

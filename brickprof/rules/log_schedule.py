@@ -66,7 +66,7 @@ def _never_peaks(seen: View, rates: Track, contract: Contract) -> Violation | No
     symptom = (
         f"the learning rate still rises when the run ends: {show(float(values[-1]))} at {seen.at(int(rates.steps[-1]))}"
     )
-    text = f"It went from {show(float(values[0]))} to {show(float(values[-1]))} in a straight way up: the warm-up is longer than the run."
+    text = f"It only went up, from {show(float(values[0]))} on: the warm-up is longer than the run."
     return _violation(seen, rates, (0, len(rates) - 1), Severity.WARNING, symptom, "schedule-never-peaks", 0.85, text,
                       "Make the warm-up 1 to 10 % of the steps that the run really takes.")  # fmt: skip
 
@@ -85,7 +85,7 @@ def _horizon(seen: View, rates: Track, contract: Contract) -> Violation | None:
         at = int(rates.steps[top + int(spent[0])])
         if at < contract.threshold("spent_share") * seen.total and seen.last >= 1.5 * at:
             symptom = f"the learning rate is spent at {seen.at(at)} of {seen.total:,}, and the run goes on without one"
-            text = f"From {show(peak)} it fell to {show(float(after[int(spent[0])]))}; the schedule was made for a shorter run."
+            text = f"From {show(peak)} it fell to {show(float(after[int(spent[0])]))}: made for a shorter run."
             return _violation(seen, rates, (top, top + int(spent[0])), Severity.WARNING, symptom,
                               "schedule-horizon-wrong", 0.85, text, _ACTION)  # fmt: skip
     if not seen.came_to_its_end or float(after[-1]) <= contract.threshold("rate_left") * peak:
@@ -101,8 +101,8 @@ def _horizon(seen: View, rates: Track, contract: Contract) -> Violation | None:
     text = (
         f"It falls from {show(peak)} to {show(float(after[-1]))}, faster to the end: the plan was longer than the run."
     )
-    return _violation(seen, rates, (top, len(rates) - 1), Severity.WARNING, symptom, "schedule-horizon-wrong", 0.7, text,
-                      _ACTION)  # fmt: skip
+    places = top, len(rates) - 1
+    return _violation(seen, rates, places, Severity.WARNING, symptom, "schedule-horizon-wrong", 0.7, text, _ACTION)
 
 
 _ACTION = "Derive the schedule's horizon from the same numbers as the length of the run."

@@ -1,8 +1,8 @@
 """C-SENTINEL-001, from a log: a loss is computed, never a value that stands for an error.
 
-Enters: the losses of a log, with the digits they were printed in. Leaves: losses that are exactly 0 from one line to the
-next although they were far from it, or that repeat in all their digits; where gradient norms say that training goes on,
-nothing.
+Enters: the losses of a log, with the digits they were printed in. Leaves: losses that are exactly 0 from one line to
+the next although they were far from it, or that repeat in all their digits; where gradient norms say that training goes
+on, nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _zeros(seen: View) -> Violation | None:
     near = max(_FAR * digits(found.values), _OF_USUAL * float(np.median(np.abs(found.values[:begin]))))
     if float(before[-1]) < near or float(np.median(before)) < near or _moves(seen, found, begin):
         return None
-    text = f"The losses before were {show(float(before[-1]))} and the like: training does not bring a loss to exactly 0 at once."
+    text = f"The loss before was {show(float(before[-1]))}: training does not bring a loss to exactly 0 at once."
     return _violation(seen, found, begin, f"loss is exactly 0 from {seen.at(int(found.steps[begin]))} on", text)
 
 

@@ -177,7 +177,8 @@ def _violation(seen: View, found: list[Jump]) -> Violation:
     }  # fmt: skip
     return Violation(
         CONTRACT, "spike", severity, symptom, first, int(shown.track.steps[shown.peak]), "loss", "step", seen.rank,
-        proof, details, cause, certainty, frozenset({"diverged"} if gone else ()), _whys(seen, shown, herald), _excluded(seen, shown, herald),
+        proof, details, cause, certainty, frozenset({"diverged"} if gone else ()), _whys(seen, shown, herald),
+        _excluded(seen, shown, herald),
         _action(herald, cause), again.looking_at(seen.story, seen.rank, first),
     )  # fmt: skip
 
@@ -274,7 +275,7 @@ def _cause(jump: Jump, herald: Herald | None, norms: bool) -> tuple[str, float]:
 
 def _symptom(seen: View, jump: Jump, times: int, herald: Herald | None) -> str:
     at = int(jump.track.steps[jump.peak])
-    calm = jump.track.until(herald.step - 1).values if herald is not None else ()
+    calm = jump.track.until(herald.step - 1).values if herald is not None else np.empty(0)
     before = float(calm[-1]) if len(calm) else jump.before
     text = f"loss jumped from {show(before)} to {show(jump.top)} (x{jump.top / before:,.3g}) at {seen.within(at)}"
     if jump.back is None:

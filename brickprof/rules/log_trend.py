@@ -5,8 +5,8 @@ or where it stays more than 5 % above its lowest average for 500 steps or more; 
 falling.
 
 Averages are exponential, over 100 steps however often the log has one. A rise counts only where it is more than the
-noise of the points that tell of it. Where nothing tells steps (a row an epoch), 500 steps mean nothing: only a loss that
-ends far above its start is told.
+noise of the points that tell of it. Where nothing tells steps (a row an epoch), 500 steps mean nothing: only a loss
+that ends far above its start, or loses what it had gained, is told.
 """
 
 from __future__ import annotations
@@ -128,11 +128,11 @@ def _lost(seen: View, contract: Contract) -> Violation | None:
     rose = best + int(np.flatnonzero(means[best:] > low + 0.5 * lost)[0])
     steps = seen.finite.steps
     symptom = (
-        f"loss fell to {show(low)} around {seen.at(int(steps[best]))} and rose again to {show(last)}, "
+        f"loss fell to {show(low)} around {seen.at(int(steps[best + count // 2]))} and rose again to {show(last)}, "
         f"{lost / gained:.0%} of what it had gained"
     )
     severity = Severity.ERROR if lost > 0.8 * gained else Severity.WARNING
-    return _diverged(seen, min(best + count // 2, len(steps) - 1), rose, symptom, severity, low, last)
+    return _diverged(seen, best + count - 1, rose + count - 1, symptom, severity, low, last)
 
 
 def _rises(seen: View, contract: Contract) -> Violation | None:

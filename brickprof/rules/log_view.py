@@ -1,8 +1,8 @@
 """A run that a log tells of, as rules read it.
 
 Enters: the story of such a run. Leaves: a ``View``: the loss that is minimised with all its points, finite or not, its
-twins (the same loss by step and by epoch), gradient norms, rates, loss scales, evaluations and other measures, each as a
-``Track`` whose points name the line they stand in; how far the run was to go; which settings the log states.
+twins (the same loss by step and by epoch), gradient norms, rates, loss scales, evaluations and other measures, each as
+a ``Track`` whose points name the line they stand in; how far the run was to go; which settings the log states.
 
 What logged numbers are like: every so many steps, often means over them, in few digits. A rule that asks for every
 step has nothing to ask here; one that counts points has to count enough of them.
@@ -21,11 +21,11 @@ import numpy as np
 from brickprof.logs.reading import names
 from brickprof.records import Event
 from brickprof.rules.curves import SIGMA
-from brickprof.rules.names import number
-from brickprof.rules.story import EMPTY, Story, Track
+from brickprof.rules.story import Story, Track
 from brickprof.rules.story.tracks import Floats, track
 
 _KEPT: weakref.WeakKeyDictionary[Story, tuple[int, View]] = weakref.WeakKeyDictionary()
+_READ = ("loss", "grad", "metric", "said", "log", "evaluation", "scaler", "optimizer", "memory", "config")
 _OF_REWARDS = frozenset({"reward", "rewards", "policy", "advantage", "advantages", "entropy", "kl", "return", "returns",
                          "critic", "actor", "value", "ppo", "grpo"})  # fmt: skip
 _ADVERSARIES = frozenset({"gen", "generator", "disc", "discriminator", "adv", "adversarial", "gan", "critic", "actor"})
@@ -191,14 +191,6 @@ class View:
             return True, "a loss scale is at work, as float16 needs it", (proof,)
         return None, "the log does not say in which precision it computes", ()
 
-    def line(self, found: Track, place: int) -> int | None:
-        seq = int(found.seqs[place])
-        for kind in ("loss", "grad", "evaluation", "optimizer", "scaler", "metric", "memory"):
-            for event in self.story.events(kind, found.rank):
-                if event.seq == seq:
-                    return int(event.fields.get("line") or 0)
-        return None
-
     def within(self, step: int) -> str:
         """``step 16,190 (epoch 256)``, where the log tells the epoch of a step."""
         if self.by_steps:
@@ -218,8 +210,7 @@ def view(story: Story) -> View | None:
     logs = story.events("log", -1)
     if not logs:
         return None
-    size = sum(len(story.events(kind, rank)) for kind in ("loss", "grad", "metric", "said", "log", "evaluation", "scaler")
-               for rank in (-1, *story.ranks))  # fmt: skip
+    size = sum(len(story.events(kind, rank)) for kind in _READ for rank in (-1, *story.ranks))
     kept = _KEPT.get(story)
     if kept is None or kept[0] != size:
         kept = _KEPT[story] = size, _made(story, logs)
@@ -266,17 +257,8 @@ def digits(values: Floats) -> float:
     return float(apart[apart > 0].min()) if len(apart) and bool((apart > 0).any()) else 0.0
 
 
-def first_place(mask: Any) -> int | None:
-    found = np.flatnonzero(mask)
-    return int(found[0]) if len(found) else None
-
-
 def show(value: float) -> str:
     return f"{value:.4g}" if math.isfinite(value) else str(value)
-
-
-def empty() -> Track:
-    return EMPTY
 
 
 def bad(found: Track) -> Any:
@@ -285,7 +267,3 @@ def bad(found: Track) -> Any:
 
 def kind_of(value: float) -> str:
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-
-
-def plain_number(value: Any) -> float | None:
-    return number(value)

@@ -100,6 +100,7 @@ def _narrow(violation: Violation, seen: View) -> Hypothesis:
     cause.action = "Use bfloat16, or keep norms, softmax and the loss in float32; clip gradients and warm the rate up."
     cause.next_experiment = "Run the same steps with dtype=torch.bfloat16: an overflow of float16 goes away."
     narrow, said, proof = seen.narrow
+    step = int(violation.details["step"])
     first_in_backward = violation.details.get("origin_what") == "norm"
     if narrow is False:
         cause.contradicts(said, 3, *proof)
@@ -114,12 +115,10 @@ def _narrow(violation: Violation, seen: View) -> Hypothesis:
             cause.supports(
                 "the loss scale had fallen before: updates overflowed one after another", 1, *violation.evidence
             )
-        cause.lacks(
-            f"the first block whose output is not finite ({again.looking_at(seen.story, seen.rank, int(violation.details['step']))})"
-        )
+        cause.lacks(f"the first block whose output is not finite ({again.looking_at(seen.story, seen.rank, step)})")
         cause.whys.append(Why("What precision does it compute in?", wording.sentence(said), "", proof))
     elif first_in_backward:
-        text = "gradients are not finite while the loss of that step is: products of the backward are the first to overflow"
+        text = "gradients are not finite while the loss is: products of the backward are the first to overflow"
         cause.supports(text, 0.7, *violation.evidence)
         cause.lacks("the precision it computes in (the log does not say; `brickprof run` records it)")
         cause.whys.append(Why("Where does it begin?", wording.sentence(text), "", violation.evidence))
@@ -251,8 +250,8 @@ def _not_learning(violation: Violation, seen: View) -> list[Hypothesis]:
     low.action, high.action = "Raise the learning rate.", "Lower the learning rate by a factor of 10."
     path.action = "Look for a detach, a frozen model or an optimizer that owns other tensors."
     open_.action = (
-        "Train on ten samples only: a model that can learn brings that loss to zero. If it does, look at labels and inputs "
-        "side by side; if it does not, at the model and the rate."
+        "Train on ten samples only: a model that can learn brings that loss to zero. If it does, look at labels and "
+        "inputs side by side; if it does not, at the model and the rate."
     )
     open_.supports(violation.symptom, 0.3, *violation.evidence)
     missing = [name for name, found in (("the learning rate", rates), ("gradient norms", norms)) if not len(found)]

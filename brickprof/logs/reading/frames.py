@@ -39,7 +39,7 @@ def tensorflow(stream: Any, damage: list[str]) -> Iterator[tuple[int, bytes]]:
             say(damage, f"the last record is cut off, at byte {at}")
             return
         length, check = struct.unpack("<QI", head)
-        if masked_crc32c(head[:8]) != check:
+        if _check_of_length(head[:8]) != check:
             if not window.find_frame():
                 say(damage, f"nothing that can be read follows byte {at}")
                 return
@@ -102,6 +102,11 @@ def masked_crc32c(data: bytes) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
+@lru_cache(maxsize=4096)
+def _check_of_length(size: bytes) -> int:
+    return masked_crc32c(size)  # most records are of a few lengths
+
+
 def crc32c(data: bytes) -> int:
     table = _table()
     crc = 0xFFFFFFFF
@@ -141,6 +146,9 @@ class _Window:
         return self._data[self._begin : self._begin + size]
 
     def drop(self, size: int) -> None:
+        if size <= len(self._data) - self._begin:
+            self._begin += size
+            return
         while size > 0:
             gone = len(self.show(min(size, _READ)))
             if not gone:

@@ -127,7 +127,7 @@ _SPEAKING: tuple[tuple[re.Pattern[str], _Maker], ...] = tuple(
         (r"^(?:.*[: ])?Segmentation fault", _fact("ended", how="segfault", signal="SIGSEGV")),
         (r"^(?:.*[: ])?Aborted(?: \(core dumped\))?\s*$", _fact("ended", how="abort", signal="SIGABRT")),
         (r"^(?:.*[: ])?Bus error", _fact("ended", how="segfault", signal="SIGBUS")),
-        (r"^(?:.*: (?:line \d+: )?\s*\d* ?|)Killed(?:\s+\S.*)?$", _fact("ended", how="signal", signal="SIGKILL")),
+        (r"^(?:.*: (?:line \d+: )?\s*\d* ?|)Killed(?:\s{2,}\S.*)?\s*$", _fact("ended", how="signal", signal="SIGKILL")),
         (r"NCCL error|nccl(?:System|Remote|Internal)Error", _fact("collective", what="abort")),
         (r"(?:CUDA|HIP) out of memory\..{0,300}", _out_of_memory),
         (r"\b([\w.]*(?:OutOfMemoryError|RuntimeError)): (.+)", _raised),

@@ -21,6 +21,7 @@ from brickprof.logs.reading.gather import Log, Series
 
 _RANK = re.compile(r"(?:^|[^a-z])(?:global[_-]?)?rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _MOSTLY = 0.5
+_NEARLY = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,9 @@ def _unnamed(logs: list[Log]) -> list[Piece]:
         elif any(piece.log.format == log.format for piece in beside):
             found.append(Piece(log, 1 + max(piece.rank for piece in beside), place))
         else:
-            found.append(Piece(log, 0, place, again=True))
+            fuller = all(_size(log) > _size(piece.log) for piece in beside)
+            found = [replace(piece, again=True) if fuller and piece in beside else piece for piece in found]
+            found.append(Piece(log, 0, place, again=not fuller))
     return found
 
 
@@ -85,13 +88,20 @@ def _first(log: Log) -> int:
     return min((int(series.steps[0]) for series in log.series.values() if len(series)), default=0)
 
 
+def _size(log: Log) -> int:
+    told = _told(log)
+    return told.count if told is not None else 0
+
+
 def _same_steps(one: Log, other: Log) -> bool:
-    """Whether most of the steps of the shorter log stand in the longer one too."""
+    """Whether both tell of the same steps: of two formats the one may tell fewer of them."""
     first, second = _told(one), _told(other)
     if first is None or second is None or one.steps_by == "row" or other.steps_by == "row":
         return False
-    shorter = min(len(first), len(second))
-    return len(np.intersect1d(first.steps, second.steps)) > _MOSTLY * shorter
+    shared = len(np.intersect1d(first.steps, second.steps))
+    if one.format != other.format:
+        return shared > _MOSTLY * min(len(first), len(second))
+    return shared > _NEARLY * max(len(first), len(second))  # an attempt that begins anew goes further, or less far
 
 
 def _told(log: Log) -> Series | None:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from brickprof.logs.reading import incidents, names, rows
 from brickprof.logs.reading.model import Floats, Whole
 from brickprof.logs.reading.numbers import PLAIN
+from brickprof.logs.reading.objects import LONGEST_LIST
 
 _QUOTE, _NEWLINE = ord('"'), ord("\n")
 _WORD = 8
@@ -40,7 +41,8 @@ _WORTH = 4
 """Lines that a layout should have on average, to be worth its while."""
 _STRING = re.compile(rb'"([^"\\]*(?:\\[^"][^"\\]*)*)"')
 _NUMBER = re.compile(PLAIN + rb"|[+-]?(?:NaN|nan|Infinity|inf)")
-_SCALAR = re.compile(rb"(\s*:\s*\[?\s*)([-+.\w]+)(\s*\]?[\s},]*)")
+_SCALAR = re.compile(rb"(\s*:\s*)([-+.\w]+)([\s},]*)")
+_LIST = re.compile(rb"(\s*:\s*\[)(.*)(\][\s},]*)", re.DOTALL)
 _BEHIND_KEY = re.compile(rb"\s*:\s*(?:\{\s*(?:\}[\s},]*)?)?")
 _BEHIND_WORD = re.compile(rb"[\s},]*")
 _DATE = re.compile(rb"\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d")
@@ -69,6 +71,10 @@ class _Slot:
     """Empty of a word, which is not read."""
     dash: int = -1
     """Of a date: where a dash or a colon stands in it."""
+    anything: bool = False
+    """A list, which is not looked at."""
+    count: int = 0
+    """Of a list of numbers: how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +202,13 @@ def layout_of(line: bytes) -> Layout | None:
                 slots.append(_Slot("/".join(path)))
             elif isinstance(value, bool) and names.role("/".join(path)) in ("skipped", "nonfinite"):
                 constants.append(("/".join(path), float(value)))
+        elif listed := _LIST.fullmatch(behind):
+            path, value = next(order, ((), None))
+            slot = _list_slot("/".join(path), value)
+            if slot is None:
+                return None
+            cuts.append((string.end() + listed.start(2), string.end() + listed.end(2)))
+            slots.append(slot)
         elif not _BEHIND_KEY.fullmatch(behind):
             return None
     if next(order, None) is not None:
@@ -219,13 +232,21 @@ def _word_slot(path: tuple[str, ...], value: Any, text: bytes) -> _Slot | None:
     return None if doubtful else _Slot("")
 
 
+def _list_slot(name: str, value: Any) -> _Slot | None:
+    """The slot of what stands between brackets; None where the name promises numbers and there are others."""
+    if names.role(name) == "other":
+        return _Slot("", anything=True)
+    plain = isinstance(value, list) and all(isinstance(one, float) or str(one).lstrip("-").isdigit() for one in value)
+    return _Slot(name, count=len(value)) if plain and 0 < len(value) <= LONGEST_LIST else None
+
+
 def _marks(path: tuple[str, ...]) -> bool:
-    return len(path) == 1 and path[0].lower() in rows.MARKERS
+    return len(path) == 1 and path[0] in rows.MARKERS
 
 
 def _speaks(path: tuple[str, ...]) -> bool:
     """Whether this is a message: lines of one layout say the same, and what they say is no incident."""
-    return len(path) == 1 and path[0].lower() in MESSAGES
+    return len(path) == 1 and path[0] in MESSAGES
 
 
 def _leaves(line: bytes) -> list[tuple[tuple[str, ...], Any]] | None:
@@ -234,7 +255,7 @@ def _leaves(line: bytes) -> list[tuple[tuple[str, ...], Any]] | None:
         pairs = json.loads(line, object_pairs_hook=_Pairs, parse_int=str)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(pairs, _Pairs) or any(key.lower() in SETTINGS or key.lower() == "type" for key, _ in pairs):
+    if not isinstance(pairs, _Pairs) or any(key in SETTINGS or key == "type" for key, _ in pairs):
         return None
     found: list[tuple[tuple[str, ...], Any]] = []
     stack: list[tuple[tuple[str, ...], Any]] = [((), pairs)]
@@ -244,8 +265,6 @@ def _leaves(line: bytes) -> list[tuple[tuple[str, ...], Any]] | None:
             if len(path) > _MOST_DEEP or any(not key or len(key) > _LONGEST_KEY or key == "_type" for key, _ in held):
                 return None
             stack.extend(((*path, key), one) for key, one in reversed(held))
-        elif isinstance(held, list) and not (len(held) == 1 and not isinstance(held[0], str | list | bool)):
-            return None
         else:
             found.append((path, held))
     return found if len(found) <= _MOST_SLOTS else None
@@ -291,13 +310,16 @@ def _columns(lines: Lines, layout: Layout, places: Whole) -> Columns | None:
     ]
     good = np.ones(len(places), dtype=bool)
     for slot, span in zip(layout.slots, spans, strict=True):
-        good &= span[1] - span[0] < _LONGEST_NUMBER if slot.name else _fits(lines, slot, *span)
+        if not slot.anything:
+            long = _LONGEST_NUMBER * max(slot.count, 1)
+            good &= span[1] - span[0] < long if slot.name else _fits(lines, slot, *span)
     places, spans = _only(good, places, spans)
     parsed = _parsed(lines, layout, spans) if len(places) else None
     if parsed is None and len(places):
         good = np.ones(len(places), dtype=bool)
         for slot, span in zip(layout.slots, spans, strict=True):
-            good &= _fits(lines, slot, *span)
+            if not slot.anything:
+                good &= _fits(lines, slot, *span)
         places, spans = _only(good, places, spans)
         parsed = _parsed(lines, layout, spans) if len(places) else None
     if parsed is None:
@@ -316,10 +338,10 @@ def _only(
 
 def _matching(lines: Lines, layout: Layout, places: Whole) -> tuple[Whole, list[Whole]]:
     """The lines in which every literal stands in its place, and the places of all literals."""
-    quotes = np.ascontiguousarray(lines.quotes_of(places, layout.quotes).T)
+    quotes = lines.quotes_of(places, layout.quotes)
     begins, ends = lines.begins[places], lines.ends[places]
     starts = [
-        quotes[literal.quote] - literal.before if literal.quote >= 0 else ends - len(literal.text)
+        quotes[:, literal.quote] - literal.before if literal.quote >= 0 else ends - len(literal.text)
         for literal in layout.literals
     ]
     good = (starts[0] == begins) & (starts[-1] + len(layout.literals[-1].text) == ends)
@@ -342,7 +364,7 @@ def _fits(lines: Lines, slot: _Slot, opened: Whole, closed: Whole) -> NDArray[np
     first, length = lines.data[opened], closed - opened
     good: NDArray[np.bool_]
     if slot.name:
-        good = _BEGINS[first] & (length > 0) & (length < _LONGEST_NUMBER)
+        good = _BEGINS[first] & (length > 0)
     elif slot.dash >= 0:
         there = lines.data[opened + slot.dash]
         good = (length > slot.dash) & ((there == ord("-")) | (there == ord(":")))
@@ -355,9 +377,16 @@ def _parsed(lines: Lines, layout: Layout, spans: list[tuple[Whole, Whole]]) -> d
     """The numbers in the slots; None where one is not a number after all."""
     import pyarrow as pa
 
-    wanted = [(slot.name, span) for slot, span in zip(layout.slots, spans, strict=True) if slot.name]
+    wanted = [(slot.name, span) for slot, span in zip(layout.slots, spans, strict=True) if slot.name and not slot.count]
+    lists = [(slot, span) for slot, span in zip(layout.slots, spans, strict=True) if slot.count]
+    listed: dict[str, Floats] = {}
+    for slot, (opened, closed) in lists:
+        found = _parsed_list(lines, slot, opened, closed)
+        if found is None:
+            return None
+        listed |= found
     if not wanted:
-        return {}
+        return listed
     rows_, slots = len(wanted[0][1][0]), len(wanted)
     offsets = np.empty((rows_, 2 * slots), dtype=np.int32)
     for at, (_, (opened, closed)) in enumerate(wanted):
@@ -370,4 +399,21 @@ def _parsed(lines: Lines, layout: Layout, spans: list[tuple[Whole, Whole]]) -> d
     except pa.ArrowInvalid:
         return None
     columns = np.ascontiguousarray(numbers.reshape(rows_, slots).T)
-    return {name: columns[at] for at, (name, _) in enumerate(wanted)}
+    return {name: columns[at] for at, (name, _) in enumerate(wanted)} | listed
+
+
+def _parsed_list(lines: Lines, slot: _Slot, opened: Whole, closed: Whole) -> dict[str, Floats] | None:
+    """The numbers of a list in each line, as a column each; None where not all lists are as long."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    cells = pa.array([lines.padded[begin:end] for begin, end in zip(opened.tolist(), closed.tolist(), strict=True)])
+    try:
+        parts = pc.split_pattern(cells.cast(pa.string()), ",")
+        if not pc.all(pc.equal(pc.list_value_length(parts), slot.count)).as_py():
+            return None
+        numbers = pc.utf8_trim_whitespace(parts.flatten()).cast(pa.float64()).to_numpy().reshape(-1, slot.count)
+    except pa.ArrowInvalid:
+        return None
+    each = [slot.name] if slot.count == 1 else [f"{slot.name}/{place}" for place in range(slot.count)]
+    return {name: np.ascontiguousarray(numbers[:, place]) for place, name in enumerate(each)}

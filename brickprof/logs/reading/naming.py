@@ -50,6 +50,7 @@ _OPENING = re.compile(r"[\s'\"\[({<~]*$")
 _IN_PARENTHESES = re.compile(r"\s*\(([^()]{1,16})\)$")
 _DELIMITERS = re.compile(r"[|,;{}\[\]()<>\t\"'!?:]|\s-+\s|\.\s|=>|->|\s/\s|^/")
 _UNIT = re.compile(r" ?(%|[A-Za-zµ]+)(?![\w/])")
+_RUNS_ON = re.compile(r"\.[A-Za-z]")
 _BEHIND = re.compile(r"\s*([A-Za-z][\w/.]*(?: [A-Za-z][\w/]*){0,2})\s*(?=$|[|,;)\]}]|- )")
 _RATE = re.compile(r" ?([A-Za-zµ]+)/([A-Za-z]+)(?=$|[\s|,;)\]}])")
 _TIMES = frozenset({"ns", "us", "µs", "ms", "s", "sec", "secs", "seconds", "min", "mins", "minutes", "h", "hours"})
@@ -201,6 +202,8 @@ def _name(reading: _Reading, hole: int) -> None:
         _of(reading, hole)
         return
     name, times = _before(left)
+    if name is not None and rest == right and right[:1].isalpha():
+        return  # another text ran into it
     if name is None:
         name, times = _behind(right, left, hole + 2 == len(reading.pieces))
     if name is None:
@@ -243,7 +246,7 @@ def _unit(right: str) -> tuple[float, str | None]:
             return known, right[found.end() :]
         if not spaced and word.lower() == "x":
             return 1.0, right[found.end() :]
-    if right[:1].isalpha() and _BEHIND.match(right) is None:
+    if _RUNS_ON.match(right) or (right[:1].isalpha() and _BEHIND.match(right) is None):
         return 1.0, None
     return 1.0, right
 

@@ -17,7 +17,7 @@ from brickprof.logs.reading.numbers import number
 _DEEPEST = 24
 _MOST_NAMES = 2_000
 _LONGEST_NAME = 200
-_LONGEST_LIST = 8
+LONGEST_LIST = 8
 _LONGEST_WHOLE = 308
 _BLANK = " \t\r\n"
 
@@ -46,44 +46,40 @@ def numeric(name: str, value: Any) -> float | None:
     return number(value) if isinstance(value, str) and len(value) < 64 else None
 
 
-def leaves(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What is in an object and in the objects in it, under names with ``/`` between."""
-    stack: list[tuple[str, Any, int]] = [("", value, 0)]
-    while stack:
-        name, held, depth = stack.pop()
-        if not isinstance(held, dict):
-            yield name, held
-        elif depth < _DEEPEST and not isinstance(held.get("_type"), str):  # so W&B marks pictures and histograms
-            inner = [(f"{name}/{key}" if name else key, one, depth + 1) for key, one in held.items()]
-            stack.extend(reversed(inner))
-
-
 def flat(value: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of an object. A list of one is its number, and so is one of equals; a few rates are numbered."""
+    """The numbers of an object and of the objects in it, under names with ``/`` between. A list of numbers whose name
+    says what they are holds one, or several that are numbered; any other list is no number."""
     found: dict[str, float] = {}
-    for name, held in leaves(value):
-        if len(found) >= _MOST_NAMES:
-            break
-        if not name or len(name) > _LONGEST_NAME:
-            continue
-        if isinstance(held, list):
-            found.update(_listed(name, held))
-        elif (one := numeric(name, held)) is not None:
-            found[name] = one
+    _flatten(value, "", found, 0)
     return found
 
 
+def _flatten(value: Mapping[str, Any], before: str, found: dict[str, float], depth: int) -> None:
+    for key, held in value.items():
+        if len(key) > _LONGEST_NAME or len(found) >= _MOST_NAMES:
+            continue
+        name = before + key
+        kind = type(held)
+        if kind is float or kind is int:
+            if name:
+                found[name] = float(held)
+        elif kind is dict:
+            if depth < _DEEPEST and not isinstance(held.get("_type"), str):  # so W&B marks pictures and histograms
+                _flatten(held, f"{name}/", found, depth + 1)
+        elif kind is list:
+            found.update(_listed(name, held))
+        elif held is not None and name and (one := numeric(name, held)) is not None:
+            found[name] = one
+
+
 def _listed(name: str, held: list[Any]) -> dict[str, float]:
-    if not 0 < len(held) <= _LONGEST_LIST or any(isinstance(one, str | bool) for one in held):
+    if not 0 < len(held) <= LONGEST_LIST or names.role(name) == "other":
         return {}
-    found = [numeric(name, one) for one in held]
-    whole = [one for one in found if one is not None]
-    if len(whole) < len(found):
+    if not all(type(one) is float or type(one) is int for one in held):
         return {}
-    if len(set(whole)) == 1:
-        return {name: whole[0]}
-    known = names.role(name) != "other"
-    return {f"{name}/{place}": one for place, one in enumerate(whole)} if known else {}
+    if len(held) == 1:
+        return {name: float(held[0])}
+    return {f"{name}/{place}": float(one) for place, one in enumerate(held)}
 
 
 # -- a file that is one value

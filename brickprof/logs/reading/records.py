@@ -32,12 +32,17 @@ def object_of(line: bytes) -> dict[str, Any] | None:
 
 def row_of(found: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any], str]:
     """The numbers of an object, the settings it states, and the kind of row it says it is."""
-    if str(found.get("type", "")).lower() in SETTINGS:
+    states: dict[str, Any] = {}
+    if "type" in found and str(found["type"]).lower() in SETTINGS:
         return {}, settings.flat(found), ""
-    states = {key: value for key, value in found.items() if key.lower() in SETTINGS and isinstance(value, dict)}
-    marker = next((value for key, value in found.items() if key.lower() in rows.MARKERS and isinstance(value, str)), "")
-    numbers = flat({key: value for key, value in found.items() if key not in states})
-    return numbers, settings.flat(states), rows.kind_of(marker[:40])
+    if not SETTINGS.isdisjoint(found):
+        states = {key: value for key, value in found.items() if key in SETTINGS and isinstance(value, dict)}
+        found = {key: value for key, value in found.items() if key not in states}
+    kind = ""
+    if not rows.MARKERS.isdisjoint(found):
+        marker = next((value for key, value in found.items() if key in rows.MARKERS and isinstance(value, str)), "")
+        kind = rows.kind_of(marker[:40])
+    return flat(found), settings.flat(states), kind
 
 
 class Records:
@@ -75,8 +80,10 @@ class Records:
             where, which = self._rows.setdefault(kind or told, ([], []))
             where.append(place)
             which.append(numbers)
+        if MESSAGES.isdisjoint(found):
+            return
         for key, value in found.items():
-            if isinstance(value, str) and key.lower() in MESSAGES:
+            if isinstance(value, str) and key in MESSAGES:
                 said = value[:_LONGEST_MESSAGE].encode("utf-8", "replace")
                 self._said.extend((place, each) for each in said.split(b"\n"))
 

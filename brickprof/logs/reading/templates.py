@@ -117,6 +117,7 @@ class Engine:
         self._counting = _Counting()
         self._watch = incidents.Watch(self.form.spoken)
         self._shown = 0
+        self._speaker: int | None = None
 
     def take(self, data: bytes, first_line: int = 1) -> list[Item]:
         found = cut(data, first_line)
@@ -127,11 +128,17 @@ class Engine:
         rows = self._rows(found, taken)
         self._counting.count(rows)
         for part in _merged([part for part in rows if part.template.is_row and len(part.lines)]):
-            items.extend(_blocks(part))
+            self._who_speaks(part.ranks)
+            items.extend(_blocks(part, self._speaker))
         left = np.flatnonzero(~taken)
         items.extend(self._watch.take(found, left))
         items.extend(self._skipped(found, left))
         return items
+
+    def _who_speaks(self, ranks: Whole | None) -> None:
+        """Often only one rank of all writes what is measured, and it is not the first: it speaks for all."""
+        if self._speaker is None and ranks is not None and (ranks >= 0).any():
+            self._speaker = int(ranks[ranks >= 0].min())
 
     def end(self) -> list[Item]:
         return list(self._watch.end())
@@ -243,7 +250,7 @@ class Engine:
         for other in self._templates.values():
             if other.is_row and len(other.gaps) > len(own) and other.seen >= 4 * count + 1:
                 rest = other.gaps[len(own) - 1]
-                if other.gaps[: len(own) - 1] == own[:-1] and rest.startswith(own[-1]):
+                if other.gaps[: len(own) - 1] == own[:-1] and rest.startswith(own[-1].strip(". ")):
                     return True
         return False
 
@@ -320,7 +327,7 @@ def _bar(found: re.Match[bytes]) -> bytes:
 def _is_sure(seen: Shape, gaps: Sequence[str], counted: bool) -> bool:
     """Whether one line like this is enough; a setting, or a line of code, comes only once."""
     if counted:
-        return seen.has(*_SURE) or len({column.role for column in seen.columns} & (MEASURED - {"lr"})) > 1
+        return seen.has(*_SURE) or (seen.has("quality") and not seen.bare) or len({column.role for column in seen.columns} & (MEASURED - {"lr"})) > 1
     return seen.has("eval_loss") and "=" not in "".join(gaps)
 
 
@@ -366,14 +373,15 @@ def _one(parts: list[_Rows]) -> _Rows:
     return _Rows(first.template, index[order], lines, values, of_ranks, first.step, first.weak)
 
 
-def _blocks(part: _Rows) -> Iterator[Block]:
+def _blocks(part: _Rows, speaker: int | None) -> Iterator[Block]:
     if part.ranks is None:
         yield Block(part.lines, part.values, None, part.template.kind)
         return
     for rank in np.unique(part.ranks):
         own = part.ranks == rank
         values = {name: column[own] for name, column in part.values.items()}
-        yield Block(part.lines[own], values, int(rank) if rank >= 0 else None, part.template.kind)
+        of_all = rank < 0 or (rank == speaker and rank > 0)
+        yield Block(part.lines[own], values, None if of_all else int(rank), part.template.kind)
 
 
 # -- steps

@@ -136,7 +136,7 @@ def _events(piece: Piece, several: bool) -> Iterator[Event]:
 
 
 def main_loss(log: Log) -> Series | None:
-    """The series of the loss that is minimised: of the first rank, and no running best or average where there is another."""
+    """The loss that is minimised: of the first rank, and no running best or average where there is another."""
     losses = _of_one_rank(log)
     plain = [series for series in losses if not frozenset(names.words(series.name)) & _NEVER_MINIMISED] or losses
     main = names.main_loss(series.name for series in plain)
@@ -263,7 +263,7 @@ def _total(log: Log) -> int | None:
 
 
 def _resumed(teller: _Teller, attempt: Attempt) -> Event:
-    fields = {
+    fields: dict[str, Any] = {
         "stopped_at": attempt.stopped_at, "goes_on_at": attempt.goes_on_at, "attempt": attempt.number,
         "before": None, "after": None,
     }  # fmt: skip

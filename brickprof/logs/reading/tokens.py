@@ -235,7 +235,7 @@ def _part_of_a_word(raw: _Bytes, small: _Bytes, starts: Whole, ends: Whole) -> _
     suspects, last = suspects[maybe], last[maybe]
     counts = (raw[last] == ord("T")) & _DIGIT[raw[last - 1]]  # 2024-01-01T00:00:00
     for word in _COUNTERS:
-        same = np.flatnonzero((small[last] == word[-1]) & (last >= len(word)) & (raw[starts[suspects]] != _DOT))
+        same = np.flatnonzero((small[last] == word[-1]) & (last >= len(word) - 1) & (raw[starts[suspects]] != _DOT))
         for offset, byte in enumerate(reversed(word)):
             same = same[small[last[same] - offset] == byte]
         counts[same] = True
