@@ -143,6 +143,11 @@ and of the launch itself (``process.jsonl``, rank -1): start, exited, signal, ha
                  near, level, hazard, hazards, others [{kernel, offset, file, access}], by and at (of a copy), host
                  [frames], more [lines]; of a summary: errors (where the tool came to its end), complaints, kinds,
                  logs, by_error, unprinted, doubts; rank, where the supervisor is one of several
+    log          (of runs that logs tell of, see ``brickprof.logs.reading.to_run``) format, path, steps_by, series, ...
+    metric       name, role, value: a number of a log that no other event means
+    resumed      stopped_at, goes_on_at, before, after, attempt: a log whose steps go back, or that another one goes on
+    said         fact (ended|device|collective|checkpoint|finished|...), and what the log says in words
+                 Events of logs carry ``line``, and ``file`` where there are several.
 """
 
 from __future__ import annotations

@@ -24,7 +24,9 @@ _MOST_REASONS = 4
 
 def render(run: Any, console: Console) -> None:
     show = console.print
-    show(terminal.fit(Text(f"\n  What the log holds    {clean(run.format)}, {_counted(run)}", "bold"), console.encoding))
+    show(
+        terminal.fit(Text(f"\n  What the log holds    {clean(run.format)}, {_counted(run)}", "bold"), console.encoding)
+    )
     if run.holds:
         show(_table(run.holds[:_MOST_SERIES], console))
     if len(run.holds) > _MOST_SERIES:

@@ -167,7 +167,9 @@ def test_a_format_that_is_one_object_is_read_anew(tmp_path):
 
 def test_the_command_is_told_in_its_environment_and_never_by_its_words(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    lines = jsonl(tmp_path / "a.jsonl", broken_at=150).read_text().replace('"loss"', '"loss $(touch pwned);`touch pwned`"')
+    lines = (
+        jsonl(tmp_path / "a.jsonl", broken_at=150).read_text().replace('"loss"', '"loss $(touch pwned);`touch pwned`"')
+    )
     (tmp_path / "x.jsonl").write_text(lines)
     told = tmp_path / "told.py"
     told.write_text(

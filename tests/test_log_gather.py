@@ -45,9 +45,7 @@ def test_epochs_count_where_each_row_has_its_own():
 
 
 def test_epochs_that_repeat_do_not_and_rows_are_numbered():
-    log = gathered(
-        block([2, 3, 4], {"epoch": [0, 0, 0], "loss": [3, 2, 1]}), block([5], {"epoch": [1], "loss": [0.5]})
-    )
+    log = gathered(block([2, 3, 4], {"epoch": [0, 0, 0], "loss": [3, 2, 1]}), block([5], {"epoch": [1], "loss": [0.5]}))
     assert log.steps_by == "row" and log.series["loss"].steps.tolist() == [0, 1, 2, 3]
 
 
@@ -212,7 +210,11 @@ def test_parts_add_up_to_the_whole(tmp_path_factory, rows, count):
 def test_what_it_comes_to_does_not_depend_on_chunks(tmp_path_factory, rows, size):
     """Except for the order in which series are met first."""
     file = tmp_path_factory.mktemp("gather") / "x.log"
-    file.write_text(text_of([("", 1, False), ("", 2, True), ("eval ", 1, False), ("rank 1 ", 1, False), ("rank 2 ", 1, False), *rows]))
+    file.write_text(
+        text_of(
+            [("", 1, False), ("", 2, True), ("eval ", 1, False), ("rank 1 ", 1, False), ("rank 2 ", 1, False), *rows]
+        )
+    )
     one, other = read(file).log(), read(file, size).log()
     assert one.attempts == other.attempts and (one.repeated, one.late) == (other.repeated, other.late)
     assert {name: len(series) for name, series in one.series.items()} == {n: len(s) for n, s in other.series.items()}

@@ -344,6 +344,23 @@ def test_lines_know_their_quotes():
     assert len(lines) == 3 and lines.counts.tolist() == [2, 0, 4] and lines.line(2) == b'{"b": "c"}'
 
 
+def test_lines_that_are_as_expected_are_where_they_would_be_found():
+    line = b'  {"step": 1, "loss": 2.5, "host": "a"}\n'
+    layout = layout_of(line[:-1])
+    more = b'  {"step": 22, "loss": -2.5e-3, "host": "bcd"}\n'
+    odd = (
+        line + b"\n",
+        b"\n" + line,
+        line[:-1],
+        line + b'{"a": "b", "c": "d"}\n',
+        b'  {"step": 1, "x": "\n", "host": "a"}\n',
+    )
+    for chunk in (line, line + more * 3, *odd, *(more + each for each in odd)):
+        found, plain = Lines(chunk, layout), Lines(chunk)
+        assert found.begins.tolist() == plain.begins.tolist() and found.ends.tolist() == plain.ends.tolist(), chunk
+        assert found.counts.tolist() == plain.counts.tolist() and found.first.tolist() == plain.first.tolist(), chunk
+
+
 # -- JSON of a logger
 
 

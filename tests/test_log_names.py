@@ -51,7 +51,9 @@ def test_the_loss_that_is_minimised(found, main):
     assert names.main_loss(found) == main
 
 
-@pytest.mark.parametrize(("kind", "is_one"), [("eval", True), ("validation/epoch", True), ("train", False), ("", False)])
+@pytest.mark.parametrize(
+    ("kind", "is_one"), [("eval", True), ("validation/epoch", True), ("train", False), ("", False)]
+)
 def test_rows_of_an_evaluation(kind, is_one):
     assert names.evaluates(kind) is is_one
 

@@ -144,6 +144,12 @@ def an_excerpt_whose_norm_rises_before_the_loss():
     return [table({"iteration": at, "lm loss": loss, "grad norm": norm, "learning rate": np.full(13, 5.28e-5)})]
 
 
+@broken((103, 104), "loss-spike-optimizer", "loss-spike-data")
+def six_lines_of_a_spike():
+    loss, norm = [2.31, 2.30, 2.32, 2.31, 6.9, 7.4, 7.2, 7.3], [0.31, 0.29, 0.33, 42.0, 500.0, 800.0, 650.0, 700.0]
+    return [rows(step=steps(8, 1, 100), loss=loss, grad_norm=norm)]
+
+
 @broken(256, "loss-spike-data", "loss-spike-optimizer", severity="warning")
 def two_tall_spikes_that_come_back():
     loss = 0.05 + 0.02 * decay(1000, 1.0, 0.0) + noise(6, 1000, 0.0005)

@@ -77,7 +77,10 @@ def test_chunks_are_whole_lines_and_all_of_them(tmp_path_factory, lines, size):
     assert all(chunk.endswith(b"\n") for chunk in chunks[:-1])
 
 
-@given(st.lists(st.sampled_from([b"step 1 loss 2", b"step 2 loss 3", b"  File x", b"", b"a"]), max_size=60), st.integers(2, 9))
+@given(
+    st.lists(st.sampled_from([b"step 1 loss 2", b"step 2 loss 3", b"  File x", b"", b"a"]), max_size=60),
+    st.integers(2, 9),
+)
 def test_parts_hold_every_byte_once(tmp_path_factory, lines, count):
     file = tmp_path_factory.mktemp("source") / "x.log"
     whole = b"".join(line + b"\n" for line in lines)
@@ -90,7 +93,9 @@ def test_parts_hold_every_byte_once(tmp_path_factory, lines, count):
 
 def test_a_file_is_not_cut_inside_a_stack_of_calls(tmp_path):
     file = tmp_path / "x.log"
-    stack = b"Traceback (most recent call last):\n" + b'  File "a.py", line 3, in f\n    g()\n' * 20 + b"ValueError: x\n"
+    stack = (
+        b"Traceback (most recent call last):\n" + b'  File "a.py", line 3, in f\n    g()\n' * 20 + b"ValueError: x\n"
+    )
     file.write_bytes(TEXT[:10_000] + stack + TEXT[:10_000])
     for count in range(2, 40):
         for part in Source(file).parts(count)[1:]:

@@ -373,13 +373,15 @@ def test_nothing_is_moved_to_a_gpu_that_is_not_there(cage, capsys):
     assert "skipped: no GPU to move it to" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("on_gpu", [True, False])
-def test_scripts_that_go_to_a_gpu_are_told_first(tmp_path, on_gpu):
-    """The folder that moves them comes before all others that Python looks in."""
+@pytest.mark.parametrize(
+    ("on_gpu", "needs", "moved"), [(True, "cpu", True), (False, "cpu", False), (True, "gpu", False)]
+)
+def test_scripts_that_go_to_a_gpu_are_told_first(tmp_path, on_gpu, needs, moved):
+    """The folder that moves them comes before all others that Python looks in; who names a device is left alone."""
     asks = "import sys; print('on_device' in str(getattr(sys.modules.get('sitecustomize'), '__file__', '')))"
-    made = script(tmp_path, asks, id="told")
+    made = script(tmp_path, asks, id="told", needs=needs)
     outcome = Keeper(tmp_path / "out", timeout=60, jobs=1, on_gpu=on_gpu).run(made)
-    assert str(on_gpu) in outcome.said
+    assert str(moved) in outcome.said
 
 
 def test_the_command_runs_scores_and_misses_the_bar(cage, capsys):

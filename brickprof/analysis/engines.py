@@ -6,8 +6,6 @@ Enters: a function and what to apply it to. Leaves: the results, in order. All e
 from __future__ import annotations
 
 import os
-import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
@@ -51,9 +49,8 @@ class Processes:
         from concurrent.futures import ProcessPoolExecutor
         from multiprocessing import get_context
 
-        # A fork is quick and needs no guard in the caller's script; with threads about it is not safe.
-        alone = sys.platform == "linux" and threading.active_count() == 1
-        return ProcessPoolExecutor(self.workers, mp_context=get_context("fork" if alone else "spawn"))
+        # Not forked: Arrow and others have threads of their own, whose locks a fork would inherit.
+        return ProcessPoolExecutor(self.workers, mp_context=get_context("spawn"))
 
     def _results(self, results: Iterator[Any]) -> Iterator[Any]:
         from concurrent.futures.process import BrokenProcessPool
@@ -126,7 +123,9 @@ def _dask(jobs: int | None, scheduler: str) -> Iterator[Engine]:
             yield Dask(client)
         return
     with (
-        LocalCluster(n_workers=jobs or cores(), threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(
+            n_workers=jobs or cores(), threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
         Client(cluster) as client,
     ):
         yield Dask(client)

@@ -18,7 +18,9 @@ from brickprof.logs import tensorboard
 from brickprof.logs.reading.gather import Log
 
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zstd")
-_RANK = re.compile(r"(?<![a-z])((?:global|local)?[_-]?rank|worker|proc(?:ess)?|node)[_\-=]?\d{1,6}(?!\d)", re.IGNORECASE)
+_RANK = re.compile(
+    r"(?<![a-z])((?:global|local)?[_-]?rank|worker|proc(?:ess)?|node)[_\-=]?\d{1,6}(?!\d)", re.IGNORECASE
+)
 _ELASTIC = re.compile(r"^(.*?)[/\\]attempt_\d+[/\\]\d+$")
 _STREAMS = re.compile(r"(?<![a-z])(std)?(out|err)(?![a-z])|(?<=\.)[oe](?=\d+$)", re.IGNORECASE)
 _CHECKPOINT = re.compile(r"^checkpoint-(\d{1,12})$")

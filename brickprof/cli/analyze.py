@@ -68,7 +68,9 @@ def analyze(
     scheduler: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Of a Dask cluster that runs; default: one on this machine.")
     ] = "",
-    follow: Annotated[bool, typer.Option("--follow", help="Watch one log that grows; say at once what breaks.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Watch one log that grows; say at once what breaks.")
+    ] = False,
     command: Annotated[
         str, typer.Option("--exec", metavar="CMD", help="Run this for each alarm; BRICKPROF_* variables say what.")
     ] = "",

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from brickprof import plugins
 from brickprof.bricks import Coordinates
 from brickprof.contracts.terms import Terms
@@ -60,6 +62,7 @@ class Doctor:
             self.engine.listen(record)
             self.timeline.feed(record)
 
+    @np.errstate(all="ignore")  # a run may hold any numbers: what overflows is infinite, and says so
     def diagnosis(self, run: Run | None = None) -> Diagnosis:
         results = self.engine.results(run)
         violations = tuple(violation for result in results for violation in result.violations)

@@ -17,6 +17,8 @@ from brickprof.logs.reading.records import Records, object_of
 from brickprof.logs.reading.source import Source
 
 _ENDINGS = (".jsonl", ".ndjson", ".jsonlines")
+_CHUNK = 2 << 20
+"""What is gone over many times should fit a cache."""
 _LOOKED_AT = 50
 _MOSTLY = 0.6
 
@@ -42,8 +44,8 @@ class JsonLines:
     def read(self, source: Source) -> Iterator[Item]:
         layouts, watch = Layouts(), Watch()
         first = source.first_line
-        for chunk in source.chunks():
-            lines = Lines(chunk.removeprefix(b"\xef\xbb\xbf") if first == 1 else chunk)
+        for chunk in source.chunks(_CHUNK):
+            lines = Lines(chunk.removeprefix(b"\xef\xbb\xbf") if first == 1 else chunk, layouts.expected)
             records = Records()
             found, alone = layouts.read(lines)
             for columns in found:

@@ -1,8 +1,8 @@
 """What Megatron-LM and Megatron-DeepSpeed print: cells between bars, named with or without a colon.
 
 Enters: `` iteration 100/ 115311 | consumed samples: 200 | elapsed time per iteration (ms): 1205.2 | learning rate:
-6.0E-05 | lm loss: 8.1E+00 | loss scale: 1.0 | grad norm: 1.2 | number of skipped iterations: 0 | ... |``; a step that was
-skipped has no lm loss. Validations are lines of their own. Leaves: rows, and as settings the list of arguments.
+6.0E-05 | lm loss: 8.1E+00 | loss scale: 1.0 | grad norm: 1.2 | number of skipped iterations: 0 | ... |``; a step that
+was skipped has no lm loss. Validations are lines of their own. Leaves: rows, and as settings the list of arguments.
 """
 
 from __future__ import annotations

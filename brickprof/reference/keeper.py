@@ -112,7 +112,8 @@ class Keeper:
         start, timed_out = time.monotonic(), False
         with open(place / "output.txt", "wb") as output:
             process = subprocess.Popen(
-                command(specimen, runs.resolve()), cwd=work, env=_environment(self.on_gpu), stdin=subprocess.DEVNULL,
+                command(specimen, runs.resolve()), cwd=work,
+                env=_environment(self.on_gpu and _names_no_device(specimen)), stdin=subprocess.DEVNULL,
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
             self._living.add(process)
@@ -128,6 +129,11 @@ class Keeper:
         kept = folder if self.keep_runs else None
         said = _tail(place / "output.txt")
         return Outcome(_diagnosis(folder), seconds, kept, timed_out, process.returncode, said=said)
+
+
+def _names_no_device(specimen: Specimen) -> bool:
+    """What needs a GPU says itself what lies there, and the reference training takes one where it is."""
+    return specimen.needs == "cpu" and specimen.family != "reference"
 
 
 def _environment(on_gpu: bool) -> dict[str, str]:

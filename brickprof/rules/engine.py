@@ -16,7 +16,7 @@ from brickprof import plugins
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.terms import Terms
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, together
-from brickprof.records import Record
+from brickprof.records import Event, Record
 from brickprof.rules import log_lacks
 from brickprof.rules.story import Story
 
@@ -75,6 +75,8 @@ class Engine:
 
     def listen(self, record: Record) -> None:
         """Only for those who follow records one by one: the story has it already."""
+        if isinstance(record, Event) and record.kind == "log":
+            self._feeds = [(place, feed) for place, feed in self._feeds if self._concerns(self._rules[place])]
         for place, feed in self._feeds:
             try:
                 feed(record)

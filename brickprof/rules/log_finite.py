@@ -119,14 +119,21 @@ def _skipped_at(seen: View, step: int) -> bool:
         return True
     for counted in (*seen.measures("skipped").values(), *seen.measures("nonfinite").values()):
         at = counted.values[(counted.steps >= step - reach) & (counted.steps <= step)]
-        if len(at) and float(np.nanmax(at)) > 0:
+        before = counted.until(step - reach - 1).values
+        adds_up = len(counted) > 2 and bool(np.all(np.diff(counted.values) >= 0))
+        known = float(before[-1]) if adds_up and len(before) else 0.0
+        if bool((at > known).any()):
             return True
     return False
 
 
 def _broken(seen: View, first: Sign, recovered: bool) -> Violation:
     symptom = f"loss is {first.kind} from {seen.at(first.step)} on"
-    if (between := _between(seen.loss, first, seen)) != "":
+    if _before_any_update(seen, first):
+        held = next((sign for sign in _earlier(seen, first) if sign.what == "evaluation"), None)
+        symptom += ", before any update was made"
+        symptom += f"; the evaluation before it is {held.kind} already" if held is not None else ""
+    elif (between := _between(seen.loss, first, seen)) != "":
         symptom += f" ({between})"
     return _violation(seen, first, Severity.ERROR, symptom, recovered)
 
@@ -185,7 +192,7 @@ def _of_norms(seen: View) -> Violation | None:
         return None
     symptom = f"the gradient norm is {first.kind} from {seen.at(first.step)} on"
     if zero:
-        empty = int(losses.steps[1:][losses.values[1:] == 0.0][0])
+        empty = int(losses.steps[losses.values == 0.0][0])
         symptom += f", and the loss is printed as exactly 0 from {seen.at(empty)} on"
     if (between := _between(seen.norms, first, seen)) != "":
         symptom += f" ({between})"
@@ -229,7 +236,7 @@ def _violation(seen: View, first: Sign, severity: Severity, symptom: str, recove
     origin = signs[0] if signs else first
     unborn = _before_any_update(seen, first)
     moved = _moved(seen, origin.step)
-    then = [_told(seen, sign) for sign in reversed(signs) if sign is not first]
+    then = [_told(seen, sign) for sign in reversed(signs) if not (unborn and sign.what == "evaluation")]
     if unborn:
         then.append(_unborn(seen, first, signs))
     elif moved:

@@ -5,7 +5,7 @@ evaluation: its loss turned and rises, by more than its noise, while the trainin
 still gets better (an accuracy, a word error rate) is said with it.
 
 Which of several evaluation sets stands for what the model is for, a log does not say: where none is plainly the
-evaluation loss, a turn is worth knowing and no more. Parts (box, class) are added up, as in training.
+evaluation loss, nothing is judged. Parts (box, class) are added up, as in training.
 """
 
 from __future__ import annotations
@@ -60,8 +60,11 @@ class LoggedGeneralisation:
         judged = plain or others
         turns = {name: turn for name, held in judged.items() if (turn := _turn(seen, held, contract)) is not None}
         known = max((len(held.finite()) for held in judged.values()), default=0)
+        if turns and not plain:
+            which = "which of them stands for what the model is for, the log does not say"
+            return outcomes.unjudged(contract, f"{len(turns)} of {len(judged)} evaluation sets get worse; {which}")
         if turns:
-            return _broken(seen, contract, turns, len(judged), bool(plain))
+            return _broken(seen, contract, turns)
         if known < _FEWEST:
             return outcomes.unjudged(contract, f"{wording.count(known, 'evaluation')}: too few to see a turn")
         name, held = max(judged.items(), key=lambda item: len(item[1]))
@@ -143,16 +146,12 @@ def _rank_correlation(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> f
     return float(np.corrcoef(place, ranks)[0, 1]) if len(values) > 2 else 0.0
 
 
-def _broken(seen: View, contract: Contract, turns: dict[str, Turn], sets: int, plain: bool) -> ContractResult:
+def _broken(seen: View, contract: Contract, turns: dict[str, Turn]) -> ContractResult:
     name, turn = min(turns.items(), key=lambda item: item[1].step)
     symptom = (
         f"{name} rose from {show(turn.low)} ({seen.at(turn.step)}) to {show(float(turn.held.values[-1]))} "
         f"while the training loss fell to {show(turn.train[1])}"
     )
-    if not plain:
-        symptom += (
-            f"; so did {len(turns)} of {sets} evaluation sets" if len(turns) > 1 else f"; {sets} sets are evaluated"
-        )
     held, (then, now) = turn.held, turn.train
     proof = held.evidences((turn.best, len(held) - 1))
     train = seen.finite.evidences((len(seen.finite) - 1,)) if len(seen.finite) else ()
@@ -163,9 +162,9 @@ def _broken(seen: View, contract: Contract, turns: dict[str, Turn], sets: int, p
     ahead = np.flatnonzero(held.values[turn.best :] > turn.low + 0.5 * (turn.last - turn.low))
     known = int(held.steps[turn.best + int(ahead[0])]) if len(ahead) else int(held.steps[-1])
     violation = Violation(
-        CONTRACT, "overfitting", Severity.WARNING if plain else Severity.INFO, symptom, turn.step, known, "", "step",
+        CONTRACT, "overfitting", Severity.WARNING, symptom, turn.step, known, "", "step",
         seen.rank, proof, {"logged": True, "question": "Does it hold for other data?"}, "overfitting",
-        0.9 if plain else 0.5, frozenset({"plateau"}), tuple(whys), (),
+        0.9, frozenset({"plateau"}), tuple(whys), (),
         f"Keep the weights of {seen.at(turn.step)} (early stopping); more data, dropout, weight decay move that point.",
     )  # fmt: skip
     return outcomes.broken(contract, [violation])

@@ -62,7 +62,11 @@ class LoggedLearning:
             seen.rates.values[len(seen.rates) * 3 // 4]
         ):
             return outcomes.unjudged(contract, "the learning rate still rises", observed)
-        return outcomes.broken(contract, [_not_learning(seen, fell)], f"falls by more than {_FELL:.1%}")
+        said, severity, proof = _level(seen)
+        if severity is Severity.INFO:
+            return outcomes.unjudged(contract, f"the loss is flat; {said}", observed)
+        violation = _not_learning(seen, fell, said, severity, proof)
+        return outcomes.broken(contract, [violation], f"falls by more than {_FELL:.1%}")
 
 
 def _start(found: Track) -> float:
@@ -129,9 +133,8 @@ def _level(seen: View) -> tuple[str, Severity, tuple[str, ...]]:
     return "whether that is its optimum, the log does not say", Severity.INFO, ()
 
 
-def _not_learning(seen: View, fell: float) -> Violation:
+def _not_learning(seen: View, fell: float, said: str, severity: Severity, proof: tuple[str, ...]) -> Violation:
     found = seen.finite
-    said, severity, proof = _level(seen)
     start, end = _start(found), _end(found)
     reach = int(found.steps[-1] - found.steps[0])
     symptom = f"loss went from {show(start)} to {show(end)} in {reach:,} {seen.unit}s: nothing is learnt"

@@ -18,6 +18,7 @@ from brickprof.rules.story import Story, Track
 
 CONTRACT = "C-STEADYPACE-001"
 _A_MINUTE = 60.0
+_A_CLOCK = 8
 
 
 class LoggedPace:
@@ -46,10 +47,16 @@ def _pace(seen: View) -> tuple[str, Track, bool] | None:
     for role, times in (("throughput", False), ("step_seconds", True)):
         told = {name: one.per_step().finite() for name, one in seen.measures(role).items()}
         told = {name: one.where(one.values > 0) for name, one in told.items() if not _of_an_evaluation(name)}
+        told = {name: one for name, one in told.items() if not _since_the_start(one)}
         if told and max(len(one) for one in told.values()) >= 2:
             name, found = max(told.items(), key=lambda item: len(item[1]))
             return name, found, times
     return None
+
+
+def _since_the_start(found: Track) -> bool:
+    """Whether it only ever grows: a clock, and not the time of a step."""
+    return len(found) >= _A_CLOCK and bool(np.all(np.diff(found.values) > 0))
 
 
 def _of_an_evaluation(name: str) -> bool:

@@ -78,7 +78,8 @@ def _fall_began(scales: Track) -> int:
     place = len(values) - 1
     while place > 0 and values[place - 1] >= values[place]:
         place -= 1
-    return int(np.flatnonzero(values[place:] < values[place])[0]) + place
+    lower = np.flatnonzero(values[place:] < values[place])
+    return place + (int(lower[0]) if len(lower) else 0)
 
 
 def _skips(seen: View) -> Violation | None:

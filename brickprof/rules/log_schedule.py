@@ -73,9 +73,11 @@ def _never_peaks(seen: View, rates: Track, contract: Contract) -> Violation | No
 
 def _horizon(seen: View, rates: Track, contract: Contract) -> Violation | None:
     values, peak = rates.values, float(rates.values.max())
+    if peak <= 0:
+        return None
     top = int(np.flatnonzero(values >= 0.999 * peak)[-1])
     after = values[top:]
-    if len(after) < _FEWEST // 2 or peak <= 0:
+    if len(after) < _FEWEST // 2:
         return None
     falls = float(np.mean(np.diff(after) <= 0)) >= _MONOTONE and float(after[-1]) < 0.999 * peak
     if not falls:

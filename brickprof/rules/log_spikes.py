@@ -11,6 +11,7 @@ little else they are what the log is about.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,12 +24,15 @@ from brickprof.rules.story import Story, Track
 from brickprof.rules.story.tracks import Floats
 
 CONTRACT = "C-LOSSSPIKE-001"
-_FEWEST = 5
+_FEWEST, _FEWEST_LOUD = 5, 3
 _DOUBLE = 2.0
 _TALL = 10.0
 _NEAR_ZERO = 0.01
 _SIGMAS = 20.0
 _LOG_SIGMAS = 8.0
+_LOUD_SIGMAS = 3.0
+_FAR_NORM = 30.0
+_CONTEXT = 128
 _ROSE = 3.0
 _RUNAWAY = 100.0
 _SHARE = 0.1
@@ -90,7 +94,7 @@ class LoggedSpikes:
             return outcomes.vacuous(contract, "the log has no loss")
         if why := seen.level_says_nothing:
             return outcomes.unjudged(contract, why)
-        if len(seen.finite) <= _FEWEST:
+        if len(seen.finite) <= _FEWEST_LOUD:
             return outcomes.unjudged(contract, f"{wording.count(len(seen.finite), 'loss', 'losses')} say too little")
         found = _all(seen, contract)
         if not found:
@@ -107,8 +111,8 @@ class LoggedSpikes:
 def _all(seen: View, contract: Contract) -> list[Jump]:
     """The jumps of the loss, or of the twin that shows more of them; beside tall ones the others do not count."""
     tellers = [seen.finite, *(one.per_step().finite() for one in seen.twins.values() if len(one) > _FEWEST)]
-    ends = _unfinished(seen)
-    listed = [[jump for jump in jumps(one, contract) if ends is None or jump.step < ends] for one in tellers]
+    ends, norms = _unfinished(seen), seen.norms.per_step().finite()
+    listed = [[jump for jump in jumps(one, contract, norms) if ends is None or jump.step < ends] for one in tellers]
     tall = [[jump for jump in found if jump.factor >= _TALL] for found in listed]
     return max(tall, key=len) if any(tall) else max(listed, key=len)
 
@@ -121,16 +125,21 @@ def _unfinished(seen: View) -> int | None:
     return int(seen.loss.steps[max(0, int(broken[0]) - _ENDS)])
 
 
-def jumps(found: Track, contract: Contract) -> list[Jump]:
+def _loud(norms: Track, step: int) -> bool:
+    """Whether the gradient norm of this step is far out of its usual size too: less of the loss is proof then."""
+    now, before = norms.at(step), norms.until(step - 1).values[-_CONTEXT:]
+    return now is not None and len(before) >= _FEWEST_LOUD and now > _FAR_NORM * float(np.median(before))
+
+
+def jumps(found: Track, contract: Contract, norms: Track) -> list[Jump]:
     """Every jump upwards of a loss that is never negative."""
     values, window = found.values, int(contract.threshold("window"))
     start = float(np.median(values[: min(5, max(1, len(values) // 3))]))
     made: list[Jump] = []
-    place = _FEWEST
-    while place < len(values):
+    over = -1
+    for place in _outliers(values, window).tolist():
         before = values[max(0, place - window) : place]
-        if not _jumps(values, place, before, start):
-            place += 1
+        if place <= over or not _jumps(values, place, before, start, _loud(norms, int(found.steps[place]))):
             continue
         level = float(np.median(before))
         calm = level + _BACK_WITHIN * max(spread(before), 0.05 * abs(level))
@@ -139,21 +148,36 @@ def jumps(found: Track, contract: Contract) -> list[Jump]:
         end = until if until is not None else len(values)
         peak = place + int(np.argmax(values[place:end]))
         made.append(Jump(found, place, level, peak, until, start))
-        place = end + 1
+        over = end
     return made
 
 
-def _jumps(values: Floats, place: int, before: Floats, start: float) -> bool:
+def _outliers(values: Floats, window: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The places of values above all of the ``window`` before them: only those can be jumps."""
+    padded = np.concatenate([np.full(window, -np.inf), values[:-1]])
+    highest = np.lib.stride_tricks.sliding_window_view(padded, window).max(axis=1)
+    found: np.ndarray[tuple[int], np.dtype[np.int64]] = np.flatnonzero(values >= 1.25 * highest)
+    return found[found >= _FEWEST_LOUD]
+
+
+def _jumps(values: Floats, place: int, before: Floats, start: float, loud: bool) -> bool:
+    if len(before) < _FEWEST and not loud:
+        return False
     value, level, highest = float(values[place]), float(np.median(before)), float(before.max())
     if value < _DOUBLE * level or value < 1.25 * highest or level <= 0:
+        return False
+    if np.log(value / level) < (_LOUD_SIGMAS if loud else _LOG_SIGMAS) * _restless(values, place):
         return False
     size = max(spread(before), 0.05 * level)
     if level >= _NEAR_ZERO * start:
         return value - level > _SIGMAS * size and value > highest + 0.25 * _SIGMAS * size
-    # All but zero: only factors count, and only where the loss was steady.
-    logs = np.log(np.maximum(before, 1e-30))
-    width = max(spread(logs), 0.1)
-    return bool(np.log(value / level) > max(_LOG_SIGMAS * width, np.log(_TALL)) and value > 3 * highest)
+    return value > _TALL * level and value > 3 * highest  # all but zero: only factors count
+
+
+def _restless(values: Floats, place: int) -> float:
+    """How widely the losses before scatter, in factors: from one to the next, whatever their trend."""
+    logs = np.log(np.maximum(values[max(0, place - _CONTEXT) : place], 1e-30))
+    return max(spread(np.diff(logs)) / math.sqrt(2), 0.01)
 
 
 # -- what it comes to
@@ -282,9 +306,6 @@ def _symptom(seen: View, jump: Jump, times: int, herald: Herald | None) -> str:
         text += " and has not come back in this log"
     else:
         text += f" and was back by {seen.at(int(jump.track.steps[jump.back]))}"
-    if herald is not None and herald.what == "norm":
-        ahead = wording.count(at - herald.step, seen.unit)
-        text += f"; the gradient norm rose {ahead} before, from {seen.at(herald.step)} on"
     return text if times == 1 else f"{text}; {times:,} such jumps"
 
 
@@ -297,9 +318,10 @@ def _whys(seen: View, jump: Jump, herald: Herald | None) -> tuple[Because, ...]:
     if herald.what == "rate":
         text = f"The learning rate went from {show(herald.usual)} to {show(herald.peak)} at {seen.at(herald.step)}."
         return (Because(asked, text, "", herald.evidence),)
+    at = int(jump.track.steps[jump.peak])
     text = (
-        f"The gradient norm: {show(herald.value)} at {seen.at(herald.step)} where {show(herald.usual)} is usual, and "
-        f"{show(herald.peak)} at its height. The loss followed at {seen.at(int(jump.track.steps[jump.peak]))}."
+        f"The gradient norm rose at {seen.at(herald.step)}, {wording.count(at - herald.step, seen.unit)} before it; "
+        f"{show(herald.value)} where {show(herald.usual)} is usual, and {show(herald.peak)} at its height."
     )
     later = Because("Was it the data of one step?", "No: it grew over several steps, each with its own batch.", "",
                     herald.evidence)  # fmt: skip

@@ -26,6 +26,7 @@ CONTRACT = "FALSIFY-ALBOR-001"
 _FEWEST = 8
 _SIGMAS = 6.0
 _OF_START = 0.02
+_USUAL_RISES = 2.0
 _GRAVE = 0.5
 
 
@@ -157,6 +158,8 @@ def _rises(seen: View, contract: Contract) -> Violation | None:
     lost, start = level - low, float(np.median(values[:3]))
     if lost < contract.threshold("rise") * low or lost < _SIGMAS * noise or lost < _OF_START * start:
         return None
+    if lost < _USUAL_RISES * low * _earlier_rise(averaged[since : best + 1]):
+        return None  # it has risen like this before, and come back
     rates = seen.rates.finite()
     before, after = rates.until(int(steps[best])), rates.since(int(steps[best]))
     restarted = len(before) and len(after) and float(after.values.max()) > 1.2 * float(before.values[-1])
@@ -168,6 +171,12 @@ def _rises(seen: View, contract: Contract) -> Violation | None:
         symptom += "; the learning rate rose meanwhile"
     severity = Severity.INFO if restarted else Severity.WARNING
     return _diverged(seen, best, begin, symptom, severity, low, level)
+
+
+def _earlier_rise(averaged: Floats) -> float:
+    """The largest rise above its lowest, as a share of it, that the averaged loss has come back from."""
+    lowest = np.minimum.accumulate(averaged)
+    return float((averaged / lowest - 1.0).max()) if len(averaged) and float(lowest.min()) > 0 else 0.0
 
 
 def _middles(values: Floats, count: int) -> Floats:

@@ -44,6 +44,7 @@ class View:
     log: dict[str, Any]
     """The fields of the log event; of several files, the first's."""
     _metrics: dict[str, tuple[str, list[Event]]] = field(default_factory=dict, repr=False)
+    _measures: dict[str, dict[str, Track]] = field(default_factory=dict, repr=False)
 
     # -- what is there
 
@@ -97,9 +98,10 @@ class View:
 
     def measures(self, role: str) -> dict[str, Track]:
         """Other series of one role, by name."""
-        return {
-            name: track(events, "value", self.rank) for name, (found, events) in self._metrics.items() if found == role
-        }
+        if role not in self._measures:
+            told = {name: events for name, (found, events) in self._metrics.items() if found == role}
+            self._measures[role] = {name: track(events, "value", self.rank) for name, events in told.items()}
+        return self._measures[role]
 
     @cached_property
     def twins(self) -> dict[str, Track]:

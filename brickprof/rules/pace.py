@@ -6,6 +6,7 @@ noisy, so one slow step is nothing: a share of the time has to be lost in nearly
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping
 
@@ -25,6 +26,8 @@ _KEPT = 512
 Times = deque[tuple[int, int, int]]
 """Of one block: step, nanoseconds, and the span that says so."""
 _QUESTION = "What makes the steps slow?"
+_ABOUT = 0.5
+"""Layers that take so much of the slowest one's time are as slow as it is."""
 _WHOLE = ("backward", "optimizer", "loader")
 
 
@@ -101,17 +104,26 @@ class Budget:
             looks = story.events("breadth", rank)
             broad = [event for event in looks if _is_broad(event, contract)]
             if len(broad) >= 2 and 2 * len(broad) > len(looks):
-                return _loop(broad, self._slowest(rank), rank, story, contract)
+                return _loop(broad, self._slowest(rank, story), rank, story, contract)
         return None
 
-    def _slowest(self, rank: int) -> Brick | None:
-        """The block that takes longest, without the time of the blocks inside it."""
+    def _slowest(self, rank: int, story: Story) -> Brick | None:
+        """The block that takes longest, without the time of the blocks inside it. Of layers that are built alike and
+        take about as long, the first in the forward."""
         times = {brick: _usual(seen) for (of, brick), seen in self._bricks.items() if of == rank}
         own = {
             brick: lasted - sum(other for each, other in times.items() if _directly_inside(each, brick, times))
             for brick, lasted in times.items()
         }
-        return max(own, key=lambda brick: own[brick]) if own else None
+        if not own:
+            return None
+        slowest = max(own, key=lambda brick: own[brick])
+        alike = [
+            brick
+            for brick, lasted in own.items()
+            if _shape(brick) == _shape(slowest) and lasted >= _ABOUT * own[slowest]
+        ]
+        return min(alike, key=lambda brick: story.depth.of(brick) or 0)
 
     @staticmethod
     def _storms(
@@ -155,6 +167,11 @@ def _loop(broad: list[Event], slowest: Brick | None, rank: int, story: Story, co
         details={"question": _QUESTION, "asked": _QUESTION},
         action="Do all rows (or groups) in one operation: reshape, and let the operation run over that dimension.",
     )  # fmt: skip
+
+
+def _shape(brick: Brick) -> tuple[str, str]:
+    """Where it stands in its layer, whichever layer that is."""
+    return brick.model, re.sub(r"\d+", "#", brick.path)
 
 
 def _usual(seen: Times) -> float:

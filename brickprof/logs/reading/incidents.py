@@ -1,8 +1,8 @@
 """What a log says in words: exceptions, signals, the scheduler's last line, the loss scaler's, the end.
 
-Enters: the lines of a chunk that are no rows. Leaves: facts. One pattern of telling words goes over all of them at once;
-only a line that it stops at is looked at closely, and a Python traceback is followed to its end, in as many processes at
-a time as write theirs.
+Enters: the lines of a chunk that are no rows. Leaves: facts. One pattern of telling words goes over all of them at
+once; only a line that it stops at is looked at closely, and a Python traceback is followed to its end, in as many
+processes at a time as write theirs.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ _FRAME = re.compile(r'\s*File "([^"]{1,400})", line (\d{1,9})(?:, in (.{1,200}))
 _RAISED = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?$", re.DOTALL)
 _BAR = re.compile(r"(\d{1,12})/\d{1,12} \[[\d:]+<")
 _STEP = re.compile(r"(?i)(?:step|iteration|iter|checkpoint-)[\s:=_/]*(\d{1,15})")
+
+_OOM_KILLED = r"oom[_-]kill|srun: error: .*Out Of Memory|Out [Oo]f [Mm]emory: Killed process|OOM ?Killed"
+_CANCELLED = r"slurmstepd: .*CANCELLED|DUE TO (?:NODE|JOB)\b|\*\*\* (?:JOB|STEP) .*CANCELLED"
 
 _Maker = Callable[[re.Match[str], str], Fact | None]
 
@@ -108,8 +111,8 @@ _SPEAKING: tuple[tuple[re.Pattern[str], _Maker], ...] = tuple(
         (r"slurmstepd: .*DUE TO TIME LIMIT", _fact("ended", how="time-limit")),
         (r"DUE TO TIME LIMIT", _fact("ended", how="time-limit")),
         (r"DUE TO PREEMPTION|\bPREEMPTED\b", _fact("ended", how="preempted")),
-        (r"oom[_-]kill|srun: error: .*Out Of Memory|Out [Oo]f [Mm]emory: Killed process|OOM Killed|OOMKilled", _fact("ended", how="oom-killed")),
-        (r"slurmstepd: .*CANCELLED|DUE TO (?:NODE|JOB)\b|\*\*\* (?:JOB|STEP) .*CANCELLED", _fact("ended", how="cancelled")),
+        (_OOM_KILLED, _fact("ended", how="oom-killed")),
+        (_CANCELLED, _fact("ended", how="cancelled")),
         (r"OVERFLOW!.*?[Aa]ttempted loss scale: (?P<scale>[\d.e+]+)(?:, reducing to (?P<to>[\d.e+]+))?", _overflow),
         (r"[Gg]radient overflow\.\s+Skipping step.*reducing loss scale to (?P<to>[\d.e+]+)", _overflow),
         (r"overflow detected.*setting loss scale to:? (?P<to>[\d.e+]+)", _overflow),

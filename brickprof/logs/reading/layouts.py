@@ -97,18 +97,33 @@ class Columns:
 class Lines:
     """The lines of a chunk, and where their quotes stand."""
 
-    def __init__(self, chunk: bytes) -> None:
+    def __init__(self, chunk: bytes, expected: Layout | None = None) -> None:
+        """Where all lines are as ``expected``, they need not be looked for."""
         self.padded = chunk + bytes(_LONGEST_LITERAL)
         self.data = np.frombuffer(self.padded, dtype=np.uint8)
         seen = self.data[: len(chunk)]
-        ends = np.flatnonzero(seen == _NEWLINE)
-        if not chunk.endswith(b"\n"):
-            ends = np.append(ends, len(chunk))
-        self.ends = ends
-        self.begins = np.concatenate([[0], ends[:-1] + 1])
         self.quotes = np.flatnonzero(seen == _QUOTE)
+        if expected is not None and self._as_expected(expected, chunk):
+            return
+        ends = np.flatnonzero(seen == _NEWLINE)
+        self.ends = ends if chunk.endswith(b"\n") else np.append(ends, len(chunk))
+        self.begins = np.concatenate([[0], self.ends[:-1] + 1])
         self.first = np.searchsorted(self.quotes, self.begins)
         self.counts = np.diff(self.first, append=len(self.quotes))
+
+    def _as_expected(self, layout: Layout, chunk: bytes) -> bool:
+        """Whether each line has the quotes of this layout, and begins as far before its first one."""
+        count = len(self.quotes) // layout.quotes
+        if not count or count * layout.quotes != len(self.quotes) or not chunk.endswith(b"\n"):
+            return False
+        self.begins = self.quotes[:: layout.quotes] - layout.literals[0].before
+        self.ends = np.append(self.begins[1:], len(chunk)) - 1
+        newlines = np.count_nonzero(self.data[: len(chunk)] == _NEWLINE)
+        if newlines != count or self.begins[0] != 0 or not (self.data[self.ends] == _NEWLINE).all():
+            return False
+        self.first = np.arange(count, dtype=np.int64) * layout.quotes
+        self.counts = np.full(count, layout.quotes, dtype=np.int64)
+        return bool((self.quotes[layout.quotes - 1 :: layout.quotes] < self.ends).all())
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -135,6 +150,11 @@ class Layouts:
 
     def __init__(self) -> None:
         self._known: list[Layout] = []
+
+    @property
+    def expected(self) -> Layout | None:
+        """The layout of the next lines, where all so far are of one."""
+        return self._known[0] if len(self._known) == 1 else None
 
     def read(self, lines: Lines) -> tuple[list[Columns], Whole]:
         """Columns, and the places of the lines that are of no layout."""
@@ -388,14 +408,17 @@ def _parsed(lines: Lines, layout: Layout, spans: list[tuple[Whole, Whole]]) -> d
     if not wanted:
         return listed
     rows_, slots = len(wanted[0][1][0]), len(wanted)
-    offsets = np.empty((rows_, 2 * slots), dtype=np.int32)
+    ends = np.empty(2 * rows_ * slots + 1, dtype=np.int32)
+    offsets = ends[:-1].reshape(rows_, 2 * slots)
     for at, (_, (opened, closed)) in enumerate(wanted):
         offsets[:, 2 * at], offsets[:, 2 * at + 1] = opened, closed
-    ends = np.append(offsets.ravel(), offsets[-1, -1])
-    cells = pa.StringArray.from_buffers(offsets.size, pa.py_buffer(ends), pa.py_buffer(lines.padded))
-    every_other = pa.array(np.arange(0, offsets.size, 2, dtype=np.int32))  # between two numbers is what separates them
+    ends[-1] = ends[-2]
+    every_other = np.full(-(-offsets.size // 8), 0b01010101, dtype=np.uint8)  # between numbers is what separates them
+    cells = pa.StringArray.from_buffers(
+        offsets.size, pa.py_buffer(ends), pa.py_buffer(lines.padded), pa.py_buffer(every_other), offsets.size // 2
+    )
     try:
-        numbers = cells.take(every_other).cast(pa.float64()).to_numpy()
+        numbers = np.frombuffer(cells.cast(pa.float64()).buffers()[1], np.float64, offsets.size)[::2]
     except pa.ArrowInvalid:
         return None
     columns = np.ascontiguousarray(numbers.reshape(rows_, slots).T)

@@ -26,13 +26,16 @@ _PREFIXES = tuple(
         rf"\[?\0[/.]\0[/.]\0,? {_CLOCK}\]?",
         rf"\[?(?:Day )?Mon \0,? (?:\0 )?{_CLOCK}(?: \w+)?(?: \0)?\]?",
         rf"\[?{_CLOCK}\]?(?= ?[|\[\]a-zA-Z-])",
+        rf"[IWEF]\d{{4}} {_CLOCK}(?: \0)? [\w./-]+:\0\]",
+        r"\[?NeMo [IWED]\b",
         rf"\[?{_LEVEL}\]?(?:\:[\w.]+\:|\s*[:|]|(?=\W)|$)",
         r"\[(?:[Rr]ank|RANK|GPU|gpu|[Ww]orker|[Pp]roc(?:ess)?)[ :=#]*(?P<rank>\0)(?:/\0)?\]:?",
         r"\[\0,(?P<rank>\0)\]<std(?:out|err)>:",
         r"(?:[Rr]ank|RANK)[ :=]*(?P<rank>\0)(?:/\0)?[:|\]]",
         r"\[rank\]:?",
         r"\[[\w./<>-]+\.(?:py|cc|cpp|cu|h)(?::\0)?(?::[\w<>.]+)?\]",
-        r"[\w./<>-]+\.(?:py|cc|cpp|cu|h):\0(?:\]|:| -)",
+        r"[\w./<>-]+\.(?:py|cc|cpp|cu|h):\0(?:\]|:| -|(?= ))",
+        r"[\w.]+:\0\]",
         r"[\w.]+:[\w<>.]+:\0 -",
         r"\([\w ]*pid=\0(?:, ip=\0)?\)",
         r"\[\0\](?= ?\[)",
@@ -61,6 +64,7 @@ _QUALIFIERS = frozenset({
     "value", "aux", "mtp", "step", "iter", "per",
 })  # fmt: skip
 _EVALUATES = frozenset({"val", "valid", "validation", "validating", "eval", "evaluation", "evaluating", "test"})
+_BATCHES = frozenset({"batch", "batches", "minibatch", "train", "training"})
 _COUNTERS = ("step", "epoch")
 _LONGEST_NAME = 80
 MEASURED = frozenset({
@@ -143,6 +147,7 @@ def shape(gaps: Sequence[str]) -> Shape | None:
     columns = tuple(_of_evaluation(column) if evaluates else column for column in _distinct(reading.columns))
     if step is not None:
         step = next(column for column in columns if column.hole == step.hole)
+        columns = step, *(column for column in columns if column is not step)
     return Shape(columns, rank, step, bar, main, evaluates, bare)
 
 
@@ -195,7 +200,7 @@ def _bar(line: str, reading: _Reading) -> tuple[tuple[int, int] | None, bool]:
 def _name(reading: _Reading, hole: int) -> None:
     left, right = reading.pieces[hole], reading.pieces[hole + 1]
     factor, rest = _unit(right)
-    if rest is None:
+    if rest is None or ":" in (left, right):  # part of a word, or of 1:23:45
         return
     reading.pieces[hole + 1] = rest
     if _OF.fullmatch(left):
@@ -223,7 +228,8 @@ def _of(reading: _Reading, hole: int) -> None:
     if before is None:
         if hole - 1 not in reading.used and _alone(reading, hole - 1):
             reading.fraction = reading.fraction or (hole - 1, hole)
-    elif names.role(before) == "step":
+    elif names.role(before) == "step" or {*names.words(before)} <= _BATCHES:
+        reading.columns[-1] = Column(hole - 1, before if names.role(before) == "step" else "step")
         reading.columns.append(Column(hole, "total_steps"))
     elif names.role(before) != "epoch":
         reading.columns.pop()  # 98 of 100 is not 98
@@ -240,8 +246,8 @@ def _unit(right: str) -> tuple[float, str | None]:
     found = _UNIT.match(right)
     if found is not None:
         word = found[1]
-        known = UNITS.get(word) or (UNITS.get(word.lower()) if len(word) > 1 else None)
         spaced = right[0] == " "
+        known = UNITS.get(word) or UNITS.get(word.lower()) or (1e9 if word == "G" else None)
         if known is not None and not (spaced and len(word) == 1 and word not in "%s"):
             return known, right[found.end() :]
         if not spaced and word.lower() == "x":

@@ -294,7 +294,12 @@ def _in_lines(stream: Any, size: int, left: int | None) -> Iterator[bytes]:
             if end < 0:
                 continue
             read, over = read[end + 1 :], False
-        whole = rest + read if rest else read
+        cut = read.rfind(b"\n")
+        if cut >= 0:
+            yield b"".join((rest, memoryview(read)[: cut + 1]))
+            rest = read[cut + 1 :]
+            continue
+        whole = rest + read
         cut = _last_line_end(whole)
         if cut < 0 and len(whole) > LONGEST_LINE:
             yield whole[:LONGEST_LINE] + b"\n"

@@ -13,18 +13,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brickprof.logs.reading import incidents, names
 from brickprof.logs.reading.model import Block, Fact, Floats, Head, Item, Skipped, Whole
-from brickprof.logs.reading.naming import MEASURED, Column, Shape, shape
+from brickprof.logs.reading.naming import HOLE, MEASURED, Column, Shape, shape
 from brickprof.logs.reading.numbers import number
 from brickprof.logs.reading.patterns import from_pattern
 from brickprof.logs.reading.source import Part, Source
-from brickprof.logs.reading.tokens import MOST_NUMBERS, Cut, cut, plain
+from brickprof.logs.reading.tokens import Cut, cut, plain
 from brickprof.text import clean
 
 __all__ = ["Engine", "Form", "TextReader", "from_pattern", "likely", "share", "stated"]
@@ -32,23 +31,22 @@ __all__ = ["Engine", "Form", "TextReader", "from_pattern", "likely", "share", "s
 _MOST_TEMPLATES = 50_000
 _MOST_NEW = 4_000
 """Templates that are looked at in one chunk: a text without a template has as many as lines."""
-_MOST_GAPS = 200_000
-_LONGEST_GAP = 2_000
+_MOST_KNOWN = 100_000
+_MOST_AT_ONCE = 30_000
 _LOOK_BACK = 256 << 10
 _EXAMPLES = 5
 _PACE = frozenset({"throughput", "step_seconds"})
 _SURE = frozenset({"loss", "eval_loss"})
 _RANKED = re.compile(rb"\[(?:default|rank|gpu|GPU|worker)[ _]?(\d+)\]:?|^(?:rank|gpu|worker)[ _]?(\d+)[:\]|]")
 _BARS = re.compile(rb"\|[^|\w]*\||\[[=>.#\- ]{3,}\]|(?:\xe2\x94[\x80-\xbf]|\xe2\x96[\x80-\x9f]|\xe2\xa0[\x80-\xbf])+")
-_MONTHS = re.compile(rb"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\b(?= ?$)")
+_MONTHS = re.compile(rb"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\b(?= ?\0)")
 _DAYS = re.compile(rb"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b,?(?= )")
 _DIGIT = re.compile(rb"\d|\bnan\b")
 _SPACES = re.compile(rb"\s+")
 _TELLING = re.compile(
     rb"(?i)loss|lr\b|\bit/s|s/it\b|learning|norm|step|iter|epoch|acc|val|eval|train|tok|mfu|tps|ppl|perplex|scale|reward|memory|"
-    rb"[\w)\]'\"]\s*[:=]\s*['\"\[(]*$|^ ?[A-Za-z_]\w* ?$"
+    rb"[\w)\]'\"]\s*[:=]\s*['\"\[(]*\0|\0 ?[A-Za-z_]\w* ?\0"
 )
-_MULTIPLIERS = np.random.default_rng(1729).integers(1, 1 << 62, MOST_NUMBERS + 1, dtype=np.uint64) | np.uint64(1)
 
 Spoken = Callable[[bytes, int], Iterator[Fact]]
 
@@ -70,16 +68,6 @@ class Form:
 
 
 @dataclass(slots=True)
-class _Gap:
-    """A text between numbers: what makes it the same as another."""
-
-    mark: int
-    text: str
-    rank: int
-    telling: bool
-
-
-@dataclass(slots=True)
 class _Template:
     gaps: tuple[str, ...]
     shape: Shape | None
@@ -87,10 +75,28 @@ class _Template:
     seen: int = 0
     cut_off: bool = False
     needs_two: bool = False
+    only_counts: bool = False
+    """It draws a bar or heads an epoch, and measures nothing."""
 
     @property
     def is_row(self) -> bool:
-        return self.shape is not None and not self.cut_off and (self.seen > 1 or not self.needs_two)
+        sure = self.seen > 1 or not self.needs_two
+        return self.shape is not None and not self.cut_off and not self.only_counts and sure
+
+    @property
+    def tells(self) -> bool:
+        return self.is_row or self.only_counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A line without its numbers, as it stands in the file: what it is a line of, and which rank wrote it."""
+
+    template: _Template | None
+    rank: int = -1
+
+
+_NOTHING = _Known(None)
 
 
 @dataclass(slots=True)
@@ -112,8 +118,8 @@ class Engine:
 
     def __init__(self, form: Form | None = None) -> None:
         self.form = form or Form()
-        self._gaps: dict[bytes, _Gap] = {}
-        self._templates: dict[int, _Template] = {}
+        self._known: dict[bytes, _Known] = {}
+        self._templates: dict[bytes, _Template] = {}
         self._counting = _Counting()
         self._watch = incidents.Watch(self.form.spoken)
         self._shown = 0
@@ -150,68 +156,69 @@ class Engine:
     # -- templates
 
     def _rows(self, found: Cut, taken: NDArray[np.bool_]) -> list[_Rows]:
-        lines, keys = self._keys(found)
-        if not len(lines):
+        if not len(found.counted):
             return []
-        unique, first, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
-        last = len(found) - 1 if not found.whole and found.holes[-1] else -1
-        self._learn(found, unique, lines[first], counts)
-        order = np.argsort(inverse, kind="stable")
-        ends = np.cumsum(counts)
-        rows = []
-        for place in np.flatnonzero([key in self._templates for key in unique.tolist()]):
-            template = self._templates[int(unique[place])]
-            if template.shape is None or not (template.is_row or template.shape.bar or template.shape.epoch):
+        known = self._learn(found)
+        numbers: dict[int, int] = {}
+        templates: list[_Template] = []
+        of = np.full(len(known), -1, dtype=np.int16)
+        for place, one in enumerate(known):
+            template = one.template
+            if template is None or template.shape is None or not template.tells:
                 continue
-            here = lines[order[ends[place] - counts[place] : ends[place]]]
-            if here[-1] == last and not _is_whole(found, here):
-                here = here[:-1]
-            if len(here):
-                rows.append(self._read(found, template, here, taken))
-        return rows
-
-    def _keys(self, found: Cut) -> tuple[Whole, NDArray[np.uint64]]:
-        """The lines that may be of a template, and which."""
-        gaps = [self._gap(raw) for raw in found.gaps]
-        marks = np.array([gap.mark for gap in gaps], dtype=np.uint64)
-        telling = np.array([gap.telling for gap in gaps], dtype=bool)
-        lines = np.flatnonzero((found.holes > 0) & (found.holes <= MOST_NUMBERS))
-        if not len(lines):
-            return lines, np.zeros(0, dtype=np.uint64)
-        begins = found.gap_begins[lines]
-        if not telling.all():
-            told = np.logical_or.reduceat(telling[found.gap_of], begins)
-        else:
-            told = np.ones(len(lines), dtype=bool)
-        keys = np.add.reduceat(marks[found.gap_of] * _MULTIPLIERS[found.gap_place], begins)
-        return lines[told], keys[told]
-
-    def _gap(self, raw: bytes) -> _Gap:
-        gap = self._gaps.get(raw)
-        if gap is None:
-            if len(self._gaps) >= _MOST_GAPS:
-                self._gaps.clear()
-            gap = self._gaps[raw] = _same(raw[:_LONGEST_GAP])
-        return gap
-
-    def _learn(self, found: Cut, keys: NDArray[np.uint64], lines: Whole, counts: Whole) -> None:
-        known = self._templates
-        new = 0
-        for place in np.argsort(-counts, kind="stable").tolist():
-            key, count = int(keys[place]), int(counts[place])
-            template = known.get(key)
-            if template is None:
-                if new >= _MOST_NEW or len(known) >= _MOST_TEMPLATES:
+            if id(template) not in numbers:
+                if len(templates) >= _MOST_AT_ONCE:
                     continue
-                new += 1
-                template = known[key] = self._template(found, int(lines[place]))
-                template.cut_off = template.is_row and self._begins_another(template, count)
-            template.seen += count
+                numbers[id(template)] = len(templates)
+                templates.append(template)
+            of[place] = numbers[id(template)]
+        which = of[found.skeleton_of]
+        order = np.argsort(which, kind="stable")
+        ends = np.searchsorted(which[order], np.arange(len(templates) + 1))
+        ranks = np.array([one.rank for one in known], dtype=np.int64)[found.skeleton_of]
+        return [
+            self._read(found, template, order[ends[number] : ends[number + 1]], ranks, taken)
+            for number, template in enumerate(templates)
+        ]
 
-    def _template(self, found: Cut, line: int) -> _Template:
-        gaps = tuple(self._gap(raw).text for raw in found.gap_texts(line))
+    def _learn(self, found: Cut) -> list[_Known]:
+        """What is known of each skeleton in the chunk, when those that are new have been looked at."""
+        counts = np.bincount(found.skeleton_of, minlength=len(found.skeletons)).tolist()
+        fresh: dict[int, tuple[_Template, int]] = {}
+        known: list[_Known] = []
+        left = _MOST_NEW
+        for place, (raw, count) in enumerate(zip(found.skeletons, counts, strict=True)):
+            one = self._known.get(raw)
+            if one is None and left > 0 and _TELLING.search(raw):
+                line = found.counted[int(np.argmax(found.skeleton_of == place))]
+                one, left = self._look(raw, found.text(int(line))), left - 1
+            one = one or _NOTHING
+            known.append(one)
+            template = one.template
+            if template is not None:
+                if not template.seen:
+                    fresh[id(template)] = template, fresh.get(id(template), (template, 0))[1] + count
+                else:
+                    template.seen += count
+        for template, count in sorted(fresh.values(), key=lambda one: -one[1]):
+            template.cut_off = template.shape is not None and self._begins_another(template, count)
+            template.seen += count
+        return known
+
+    def _look(self, raw: bytes, example: bytes) -> _Known:
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        gaps, rank = _same(raw)
+        key = HOLE.join(gap.strip() for gap in gaps).encode()
+        template = self._templates.get(key)
+        if template is None and len(self._templates) < _MOST_TEMPLATES:
+            template = self._templates[key] = self._template(gaps, example)
+        known = self._known[raw] = _Known(template, rank)
+        return known
+
+    def _template(self, gaps: tuple[str, ...], example: bytes) -> _Template:
         made = _Template(gaps, None)
-        if incidents.speaks(found.text(line)):
+        if incidents.speaks(example):
             return made
         seen = shape(gaps)
         if seen is None or (not seen.columns and seen.bar is None):
@@ -221,15 +228,13 @@ class Engine:
         alone = any(column.name in self.form.alone for column in seen.columns)
         measured = seen.has(*(MEASURED - _PACE if seen.bar else MEASURED))
         counted = seen.step is not None or seen.epoch is not None
-        named = seen.step is not None and not seen.bare
-        generic = (
-            self.form.generic and named and not seen.bar and any(column.role == "other" for column in seen.columns)
-        )
+        named = seen.step is not None and not seen.bare and not seen.bar
+        generic = self.form.generic and named and any(column.role == "other" for column in seen.columns)
         if (measured and (counted or seen.has(*_SURE, "quality"))) or alone or generic:
             made.shape = seen
             made.needs_two = not (alone or _is_sure(seen, gaps, counted))
         elif seen.bar is not None or _heads_an_epoch(seen):
-            made.shape, made.needs_two, made.seen = seen, True, -(1 << 62)  # never a row
+            made.shape, made.only_counts = seen, True
         return made
 
     def _renamed(self, seen: Shape) -> Shape:
@@ -256,36 +261,33 @@ class Engine:
 
     # -- rows
 
-    def _read(self, found: Cut, template: _Template, here: Whole, taken: NDArray[np.bool_]) -> _Rows:
+    def _read(
+        self, found: Cut, template: _Template, places: Whole, ranks: Whole, taken: NDArray[np.bool_]
+    ) -> _Rows:  # fmt: skip
+        """The rows of a template: those of ``found.counted`` at ``places``."""
         seen = template.shape
         assert seen is not None
-        columns = seen.columns if template.is_row else _counters(seen)
+        here, ranks = found.counted[places], ranks[places]
+        if not found.whole and len(here) and here[-1] == len(found) - 1 and not _is_whole(found, here):
+            here, ranks = here[:-1], ranks[:-1]
         values: dict[str, Floats] = {}
         bad = np.zeros(len(here), dtype=bool)
-        for column in columns:
+        for column in (seen.columns if template.is_row else _counters(seen)) if len(here) else ():
             read, none = found.values(here, column.hole)
             values[column.name] = read * column.factor if column.factor != 1.0 else read
             if none is not None:
                 bad |= none
-        ranks = self._ranks(found, seen, here)
+        if seen.rank is not None and len(here):
+            said, none = found.values(here, seen.rank)
+            ranks = np.where(np.isfinite(said) & (said >= 0), said, -1).astype(np.int64) if none is None else ranks
         if bad.any():
-            keep = ~bad
-            here = here[keep]
-            values = {name: column[keep] for name, column in values.items()}
-            ranks = None if ranks is None else ranks[keep]
+            here, ranks = here[~bad], ranks[~bad]
+            values = {name: column[~bad] for name, column in values.items()}
         if values:
             taken[here] = True
         step = seen.step.name if seen.step is not None and seen.step.name in values else None
         weak = seen.bar is not None and seen.step is not None and seen.step.hole == seen.bar[0]
-        return _Rows(template, here, found.lines[here], values, ranks, step, weak)
-
-    def _ranks(self, found: Cut, seen: Shape, here: Whole) -> Whole | None:
-        if seen.rank is not None:
-            read, none = found.values(here, seen.rank)
-            return None if none is not None or not np.isfinite(read).all() else read.astype(np.int64)
-        firsts = found.gap_of[found.gap_begins[here]]
-        ranks = np.array([self._gap(raw).rank for raw in found.gaps], dtype=np.int64)[firsts]
-        return ranks if (ranks >= 0).any() else None
+        return _Rows(template, here, found.lines[here], values, ranks if (ranks >= 0).any() else None, step, weak)
 
     def _skipped(self, found: Cut, left: Whole) -> Iterator[Skipped]:
         lengths = found.begins[left + 1] - found.begins[left]
@@ -301,20 +303,17 @@ class Engine:
         yield Skipped(len(left), tuple(examples))
 
 
-def _same(raw: bytes) -> _Gap:
-    """What is left of a text between numbers when what may vary is taken out."""
-    text = raw
+def _same(raw: bytes) -> tuple[tuple[str, ...], int]:
+    """The texts around the numbers when what may vary in them is taken out; and the rank that the line begins with."""
     rank = -1
-    found = _RANKED.search(text) if b"[" in text or b":" in text else None
+    found = _RANKED.search(raw[:200])
     if found is not None:
         rank = int((found[1] or found[2])[:9])
-        text = text[: found.start()] + b"[rank]" + text[found.end() :]
-    if b"|" in text or b"[" in text or b"\xe2" in text:
-        text = _BARS.sub(_bar, text)
-    text = _MONTHS.sub(b"Mon", _DAYS.sub(b"Day", text))
-    text = _SPACES.sub(b" ", text.rstrip(b"\r\n"))
-    mark = int.from_bytes(blake2b(text.strip(), digest_size=8).digest(), "little")
-    return _Gap(mark, text.decode("utf-8", "replace"), rank, _TELLING.search(raw) is not None)
+        raw = raw[: found.start()] + b"[rank]" + raw[found.end() :]
+    if b"|" in raw or b"[" in raw or b"\xe2" in raw:
+        raw = _BARS.sub(_bar, raw)
+    raw = _SPACES.sub(b" ", _MONTHS.sub(b"Mon", _DAYS.sub(b"Day", raw)).rstrip(b"\r\n"))
+    return tuple(raw.decode("utf-8", "replace").split(HOLE)), rank
 
 
 def _bar(found: re.Match[bytes]) -> bytes:
@@ -327,7 +326,8 @@ def _bar(found: re.Match[bytes]) -> bytes:
 def _is_sure(seen: Shape, gaps: Sequence[str], counted: bool) -> bool:
     """Whether one line like this is enough; a setting, or a line of code, comes only once."""
     if counted:
-        return seen.has(*_SURE) or (seen.has("quality") and not seen.bare) or len({column.role for column in seen.columns} & (MEASURED - {"lr"})) > 1
+        several = len({column.role for column in seen.columns} & (MEASURED - {"lr"})) > 1
+        return seen.has(*_SURE) or (seen.has("quality") and not seen.bare) or several
     return seen.has("eval_loss") and "=" not in "".join(gaps)
 
 
@@ -344,10 +344,10 @@ def _counters(seen: Shape) -> tuple[Column, ...]:
 
 def _is_whole(found: Cut, here: Whole) -> bool:
     """Whether the last of these lines, which has no end, lacks nothing: others like it end the same way."""
-    if found.gap_texts(int(here[-1]))[-1].strip():
-        return len(here) > 1
     if len(here) < 2:
         return False
+    if not found.ends_in_a_number(int(here[-1])):
+        return True
     last, before = found.numbers(int(here[-1]))[-1], found.numbers(int(here[-2]))[-1]
     return b"." in last and len(last.split(b".")[-1]) == len(before.split(b".")[-1]) and b"e" not in last.lower()
 
