@@ -42,6 +42,11 @@ def said(*arguments: str) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
+def assert_said(error: BrickprofError) -> None:
+    assert error.message
+    assert "\n" not in error.message
+
+
 def one_line(err: str) -> bool:
     return err.startswith("brickprof: ") and err.count("\n") == 1
 
@@ -268,7 +273,7 @@ def test_cut_at_every_byte(small, tmp_path, name):
         try:
             log = logs.read(file)
         except BrickprofError as error:
-            assert error.message and "\n" not in error.message
+            assert_said(error)
         else:
             assert all(len(series.steps) == len(series.values) for series in log.series.values())
 
@@ -304,7 +309,7 @@ def test_whatever_is_in_a_file_is_read_or_refused(tmp_path_factory, content, nam
     try:
         log = logs.read(file)
     except BrickprofError as error:
-        assert error.message
+        assert_said(error)
     else:
         assert log.frame() is not None and log.holds() is not None
 
@@ -317,7 +322,7 @@ def test_every_reader_given_anything_reads_or_refuses(tmp_path_factory, content,
     try:
         logs.read(file, logs.readers()[name])
     except BrickprofError as error:
-        assert error.message
+        assert_said(error)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])

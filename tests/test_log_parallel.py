@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import sys
 import time
 
 import pytest
@@ -136,16 +137,7 @@ def test_a_scheduler_that_is_not_there_is_one_sentence(capsys):
 
 
 def test_without_dask_it_says_what_to_install(monkeypatch):
-    import builtins
-
-    real = builtins.__import__
-
-    def missing(name, *rest, **named):
-        if name.startswith("dask"):
-            raise ImportError(name)
-        return real(name, *rest, **named)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "dask.distributed", None)
     with pytest.raises(UsageError, match="brickprof\\[dask\\]"), engine("dask"):
         pass
 

@@ -255,8 +255,9 @@ def test_a_rise_of_a_tenth_that_lasts_breaks_the_prediction_and_one_that_passes_
 
 
 NAMES = (
-    "step", "epoch", "loss", "train_loss", "eval_loss", "val/box_loss", "train/box_loss", "lr", "grad_norm", "loss_scale",
-    "skipped", "number of nan iterations", "tokens_per_sec", "time", "memory", "accuracy", "reward", "total_steps", "xyz",
+    "step", "epoch", "loss", "train_loss", "eval_loss", "val/box_loss", "train/box_loss", "lr", "grad_norm", "xyz",
+    "skipped", "number of nan iterations", "tokens_per_sec", "time", "memory", "accuracy", "reward", "total_steps",
+    "loss_scale",
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import Any, Protocol
 
 from brickprof.errors import BrickprofError, UnreadableInput, UsageError
@@ -111,22 +112,22 @@ def cores() -> int:
 @contextmanager
 def _dask(jobs: int | None, scheduler: str) -> Iterator[Engine]:
     try:
-        from dask.distributed import Client, LocalCluster
+        distributed: Any = import_module("dask.distributed")
     except ImportError:
         raise UsageError("--engine dask needs Dask.", "pip install 'brickprof[dask]'") from None
     if scheduler:
         try:
-            client = Client(scheduler, timeout=10)
+            client = distributed.Client(scheduler, timeout=10)
         except (OSError, ValueError, TypeError) as error:
             raise UnreadableInput(f"there is no Dask scheduler at {clean(scheduler)}: {clean(error)}.") from None
         with client:
             yield Dask(client)
         return
     with (
-        LocalCluster(
+        distributed.LocalCluster(
             n_workers=jobs or cores(), threads_per_worker=1, processes=True, dashboard_address=None
         ) as cluster,
-        Client(cluster) as client,
+        distributed.Client(cluster) as client,
     ):
         yield Dask(client)
         with suppress(Exception):

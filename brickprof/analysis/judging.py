@@ -173,8 +173,9 @@ def recorded(path: str, name: str, options: Options) -> Judged:
     terms = Terms({**own.thresholds, **options.thresholds}, {**own.suppressed, **options.suppress})
     diagnosis = diagnose(run, terms)
     losses = run.loss
-    finite = losses[np.isfinite(losses["value"].astype(float))] if len(losses) else losses
-    lowest = finite.loc[finite["value"].astype(float).idxmin()] if len(finite) else None
+    values, steps = losses["value"].to_numpy(dtype=float), losses["step"].to_numpy()
+    finite = np.flatnonzero(np.isfinite(values))
+    lowest = finite[np.argmin(values[finite])] if len(finite) else None
     holds = []
     if len(losses):
         holds.append({
@@ -184,8 +185,8 @@ def recorded(path: str, name: str, options: Options) -> Judged:
     judged = Judged(
         name, (path,), JOURNAL, diagnosis, tuple(holds), rows=len(losses),
         damage=tuple(clean(damage) for damage in run.damage), steps=max(run.steps - 1, -1),
-        best=None if lowest is None else (int(lowest["step"]), float(lowest["value"])),
-        last=_number(losses["value"].iloc[-1]) if len(losses) else None,
+        best=None if lowest is None else (int(steps[lowest]), float(values[lowest])),
+        last=_number(values[-1]) if len(values) else None,
     )  # fmt: skip
     return replace(judged, diagnosis=replace(diagnosis, run=about(judged, diagnosis.run, options)))
 

@@ -107,9 +107,10 @@ def read(path: str | Path | Source, reader: Reader | None = None, *, mapped: Map
     pieces = source.pieces() if getattr(chosen, "by_lines", False) else []
     if len(pieces) < 2:
         return _gathered(source, chosen).log()
-    work = [Piece(source.path, part, "" if reader else chosen.name, reader) for part in pieces]
+    ours = readers().get(chosen.name) is chosen
+    work = [Piece(source.path, part, chosen.name, None if ours else chosen) for part in pieces]
     gathered = iter(mapped(read_piece, work))
-    first = next(gathered)
+    first: Gathering = next(gathered)
     for more in gathered:
         first.absorb(more)
     return first.log()

@@ -28,6 +28,14 @@ from brickprof.logs.reading.model import Floats, Whole
 from brickprof.logs.reading.numbers import PLAIN
 from brickprof.logs.reading.objects import LONGEST_LIST
 
+SETTINGS = frozenset({"config", "args", "hparams", "hyperparameters", "hyper_parameters", "cfg", "settings", "params"})
+"""Keys under which a line states what the run was started with."""
+MESSAGES = frozenset({
+    "message", "msg", "text", "error", "exception", "exc_info", "exc", "traceback", "stack", "stack_trace",
+})  # fmt: skip
+"""Keys under which a line says something in words."""
+_MOST_DEEP = 8
+_LONGEST_KEY = 100
 _QUOTE, _NEWLINE = ord('"'), ord("\n")
 _WORD = 8
 _EVERYTHING = np.uint64((1 << 64) - 1)
@@ -291,17 +299,7 @@ def _leaves(line: bytes) -> list[tuple[tuple[str, ...], Any]] | None:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    pass
-
-
-SETTINGS = frozenset({"config", "args", "hparams", "hyperparameters", "hyper_parameters", "cfg", "settings", "params"})
-"""Keys under which a line states what the run was started with."""
-MESSAGES = frozenset({
-    "message", "msg", "text", "error", "exception", "exc_info", "exc", "traceback", "stack", "stack_trace",
-})  # fmt: skip
-"""Keys under which a line says something in words."""
-_MOST_DEEP = 8
-_LONGEST_KEY = 100
+    """An object with its keys in their order, also those that come twice."""
 
 
 def _literals(line: bytes, cuts: list[tuple[int, int]]) -> Iterator[_Literal]:

@@ -29,8 +29,10 @@ from brickprof.text import clean
 __all__ = ["Engine", "Form", "TextReader", "from_pattern", "likely", "share", "stated"]
 
 _MOST_TEMPLATES = 50_000
-_MOST_NEW = 4_000
+_MOST_NEW = 1_000
 """Templates that are looked at in one chunk: a text without a template has as many as lines."""
+_OFTEN = 5
+_MOST_OFTEN = 100
 _MOST_KNOWN = 100_000
 _MOST_AT_ONCE = 30_000
 _LOOK_BACK = 256 << 10
@@ -120,6 +122,7 @@ class Engine:
         self.form = form or Form()
         self._known: dict[bytes, _Known] = {}
         self._templates: dict[bytes, _Template] = {}
+        self._often: list[_Template] = []
         self._counting = _Counting()
         self._watch = incidents.Watch(self.form.spoken)
         self._shown = 0
@@ -186,13 +189,12 @@ class Engine:
         counts = np.bincount(found.skeleton_of, minlength=len(found.skeletons)).tolist()
         fresh: dict[int, tuple[_Template, int]] = {}
         known: list[_Known] = []
-        left = _MOST_NEW
-        for place, (raw, count) in enumerate(zip(found.skeletons, counts, strict=True)):
-            one = self._known.get(raw)
-            if one is None and left > 0 and _TELLING.search(raw):
-                line = found.counted[int(np.argmax(found.skeleton_of == place))]
-                one, left = self._look(raw, found.text(int(line))), left - 1
-            one = one or _NOTHING
+        new = [place for place, raw in enumerate(found.skeletons) if raw not in self._known and _TELLING.search(raw)]
+        for place in sorted(new, key=lambda place: -counts[place])[:_MOST_NEW]:
+            line = found.counted[int(np.argmax(found.skeleton_of == place))]
+            self._look(found.skeletons[place], found.text(int(line)))
+        for raw, count in zip(found.skeletons, counts, strict=True):
+            one = self._known.get(raw, _NOTHING)
             known.append(one)
             template = one.template
             if template is not None:
@@ -203,6 +205,8 @@ class Engine:
         for template, count in sorted(fresh.values(), key=lambda one: -one[1]):
             template.cut_off = template.shape is not None and self._begins_another(template, count)
             template.seen += count
+            if template.is_row and count >= _OFTEN and len(self._often) < _MOST_OFTEN:
+                self._often.append(template)
         return known
 
     def _look(self, raw: bytes, example: bytes) -> _Known:
@@ -252,8 +256,8 @@ class Engine:
     def _begins_another(self, template: _Template, count: int) -> bool:
         """Whether it is the begin of lines that are otherwise longer: those few were cut off."""
         own = template.gaps
-        for other in self._templates.values():
-            if other.is_row and len(other.gaps) > len(own) and other.seen >= 4 * count + 1:
+        for other in self._often:
+            if len(other.gaps) > len(own) and other.seen >= 4 * count + 1:
                 rest = other.gaps[len(own) - 1]
                 if other.gaps[: len(own) - 1] == own[:-1] and rest.startswith(own[-1].strip(". ")):
                     return True

@@ -29,6 +29,9 @@ _AT_ONCE = 1 << 19
 MOST_NUMBERS = 256
 """A line of more is a dump of an array."""
 _COLOURS = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_])")
+_LONGEST_LINE = 1 << 16
+_KEPT_OF_LONG = 1 << 12
+_LONG = re.compile(rb"[^\r\n]{65536,}")
 _COUNTERS = (b"step", b"iter", b"poch", b"tion")
 _REST = b"inity"
 _COUNTED = b" itera"
@@ -113,7 +116,11 @@ def cut(data: bytes, first_line: int = 1) -> Cut:
     if returns:
         data = data.replace(b"\r\n", b"\n")
     raw = np.frombuffer(data, np.uint8)
-    line_ends = np.flatnonzero((raw == 10) | (raw == 13) if returns else raw == 10)
+    line_ends = _line_ends(raw, returns)
+    if np.diff(line_ends, prepend=-1).max() > _LONGEST_LINE:
+        data = _LONG.sub(_shortened, data)
+        raw = np.frombuffer(data, np.uint8)
+        line_ends = _line_ends(raw, returns)
     starts, ends, skeleton = _numbers(raw, line_ends, b"," in data)
     begins = np.concatenate([[0], line_ends + 1]).astype(np.int32)
     before = np.searchsorted(starts, begins).astype(np.int32)
@@ -128,6 +135,15 @@ def cut(data: bytes, first_line: int = 1) -> Cut:
         data, begins, _line_numbers(raw, begins, first_line, returns), holes, whole, counted, of, skeletons,
         _strings(bounds, data), first,
     )  # fmt: skip
+
+
+def _line_ends(raw: _Bytes, returns: bool) -> Whole:
+    return np.flatnonzero((raw == 10) | (raw == 13) if returns else raw == 10)
+
+
+def _shortened(found: re.Match[bytes]) -> bytes:
+    """What is left of a line that is too long to be one that people read."""
+    return found[0][:_KEPT_OF_LONG] + b" ..."
 
 
 def _strings(bounds: Places, data: Any) -> Any:
