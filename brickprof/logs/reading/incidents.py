@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from brickprof.logs.reading.model import Fact, Whole
 from brickprof.logs.reading.numbers import number
@@ -150,12 +151,18 @@ _ASIDE: tuple[tuple[re.Pattern[str], _Maker], ...] = (
     ),
     (
         re.compile(
-            r"(?i)\btrain(?:ing)? (?:is |has |was )?(?:been )?(?:completed?|finished|done|ended)\b(?! \d+ steps? of)|"
+            r"(?i)\btrain(?:ing)? (?:is |has |was )?(?:been )?(?:completed?|finished|done|ended)\b|"
             r"\b(?:finished|done) training\b|^exiting program at"
         ),
         _fact("finished"),
     ),
 )
+
+
+_ANY = "(?m)" + "|".join(
+    ["Traceback \\(most", *(re.sub(r"\(\?P<\w+>", "(?:", pattern.pattern) for pattern, _ in (*_SPEAKING, *_ASIDE))]
+).replace("(?i)", "")
+"""All of them as one, for all lines at once."""
 
 
 def speaks(line: bytes) -> bool:
@@ -178,12 +185,8 @@ class Watch:
         """The facts in these lines of the chunk."""
         if not len(left):
             return
-        begins = found.begins[left]
-        lengths = (found.begins[left + 1] - begins).astype(np.int64)
-        text = _joined(found, left)
-        ends = np.cumsum(lengths)
-        places = np.unique(np.searchsorted(ends, [hit.start() for hit in _TRIGGER.finditer(text)], side="right"))
-        for place in self._to_look_at(places.tolist(), len(left)):
+        telling = pc.match_substring_regex(found.texts(left), _ANY)
+        for place in self._to_look_at(np.flatnonzero(telling).tolist(), len(left)):
             line = int(left[place])
             yield from self._line(found.text(line), int(found.lines[line]))
         if self._spoken is not None:
@@ -271,19 +274,6 @@ class _Traceback:
     def fact(self, type: str, message: str) -> Fact:
         fields = {"type": clean(type), "message": clean(message, limit=_LONGEST), "frames": list(self.frames)}
         return Fact("exception", self.line, fields, self.rank)
-
-
-def _joined(found: Cut, left: Whole) -> bytes:
-    """The text of these lines."""
-    if len(left) == len(found):
-        return found.data
-    breaks = np.flatnonzero(np.diff(left) != 1) + 1
-    starts = left[np.concatenate([[0], breaks])]
-    ends = left[np.concatenate([breaks - 1, [len(left) - 1]])] + 1
-    return b"".join(
-        found.data[begin:end]
-        for begin, end in zip(found.begins[starts].tolist(), found.begins[ends].tolist(), strict=True)
-    )
 
 
 def _said(text: str, line: int, rank: int | None) -> Iterator[Fact]:
