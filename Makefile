@@ -16,7 +16,7 @@ help:
 	@echo "make test     all tests"
 	@echo "make test-gpu what needs a GPU, alone and one after the other; skips without one"
 	@echo "make check    ruff, mypy and the direction of imports"
-	@echo "make bench    what brickprof costs a training, as a table"
+	@echo "make bench    what brickprof costs a training, and how fast it reads logs"
 	@echo "make format   ruff's formatter and automatic fixes"
 	@echo "make clean    remove the environment and everything built"
 
@@ -50,6 +50,7 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/logs.py --size 1000
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

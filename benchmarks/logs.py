@@ -31,7 +31,7 @@ else:
     from brickprof.analysis.engines import engine
     logs.readers()
     with engine(jobs=int(jobs)) as where:
-        list(where.map(abs, [1, 2, 3, 4]))
+        list(where.map(logs.choose, ["jsonl", "text"] * 4))  # processes are up, readers are loaded
         began = time.perf_counter()
         log = logs.read(path, mapped=where.map)
         told = max((series.count for series in log.series.values()), default=0)
@@ -44,12 +44,24 @@ print(json.dumps({"seconds": seconds, "mb": max(own, children) / 1024, "rows": t
 
 def text_line(step: int) -> str:
     loss, norm = 2 + 8 * math.exp(-step / 2e5), 1 + 0.3 * math.cos(step)
-    return f"step {step:>8}/9999999 | loss {loss:.6f} | norm {norm:.4f} | lr 3.00e-04 | {412.3 + step % 7:.2f} ms | {125_000 + step % 977} tok/s\n"
+    told = f"step {step:>8}/9999999 | loss {loss:.6f} | norm {norm:.4f} | lr 3.00e-04 |"
+    return f"{told} {412.3 + step % 7:.2f} ms | {125_000 + step % 977} tok/s\n"
 
 
 def json_line(step: int) -> str:
     loss, norm = 2 + 8 * math.exp(-step / 2e5), 1 + 0.3 * math.cos(step)
-    return json.dumps({"step": step, "loss": round(loss, 6), "grad_norm": round(norm, 4), "lr": 3e-4, "tok_s": 125_000 + step % 977}) + "\n"
+    return (
+        json.dumps(
+            {
+                "step": step,
+                "loss": round(loss, 6),
+                "grad_norm": round(norm, 4),
+                "lr": 3e-4,
+                "tok_s": 125_000 + step % 977,
+            }
+        )
+        + "\n"
+    )
 
 
 def make(path: Path, line, size: int) -> int:
@@ -99,7 +111,9 @@ def main() -> None:
                 rows[0] = (name, 1, one, f"{other['seconds'] / one['seconds']:.1f}x pandas")
             for what, jobs, result, against in rows:
                 speed = size / result["seconds"]
-                table.add_row(what, str(jobs), f"{result['seconds']:.2f}", f"{speed:.0f}", f"{result['mb']:.0f}", against)
+                table.add_row(
+                    what, str(jobs), f"{result['seconds']:.2f}", f"{speed:.0f}", f"{result['mb']:.0f}", against
+                )
                 found.append({"what": what, "processes": jobs, "mb_per_second": speed, **result})
             path.unlink()
     Console().print(table)

@@ -105,7 +105,7 @@ def first_sign(finding: Finding) -> str:
     if finding.first_step < finding.detected_step and finding.whys:
         told = [why.finding for why in finding.whys if why.evidence and f"{finding.first_step:,}" in why.finding]
         if told:
-            return _short(told[0].split("; ")[0].rstrip("."))
+            return _short(told[0].split("; ")[0].split(" while ")[0].rstrip("."))
     return f"step {finding.first_step:,}"
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from logs_made import jsonl
@@ -318,3 +319,8 @@ def test_options_are_a_conscious_choice():
         "list_formats", "markdown_file", "out", "paths", "pattern", "report", "scheduler", "sort", "suppress",
         "thresholds", "until_idle",
     ]  # fmt: skip
+
+
+def test_the_page_names_every_format():
+    page = (Path(__file__).parents[1] / "docs" / "analyze.md").read_text("utf-8")
+    assert [name for name in logs.readers() if f"| `{name}` |" not in page] == []

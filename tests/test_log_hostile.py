@@ -228,9 +228,10 @@ def test_in_a_process_of_its_own_memory_stays_bounded(tmp_path):
     """60 MB without an end of line, and 60 MB of returns."""
     for name, piece in (("endless.log", b"loss 1 "), ("returns.log", b"step 1 loss 2\r")):
         (tmp_path / name).write_bytes(piece * ((60 << 20) // len(piece)))
+    files = [str(tmp_path / name) for name in ("endless.log", "returns.log")]
     program = (
         "import resource, sys\nfrom brickprof.cli.app import main\n"
-        f"code = main(['analyze', *{[str(tmp_path / name) for name in ('endless.log', 'returns.log')]!r}, '--jobs', '1'])\n"
+        f"code = main(['analyze', *{files!r}, '--jobs', '1'])\n"
         "print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
@@ -291,13 +292,21 @@ def test_a_cut_log_still_tells_what_is_whole(small, tmp_path, name):
 # -- anything at all
 
 PIECES = st.sampled_from(
-    [b"step ", b"loss ", b"nan", b"{", b"}", b'"loss": ', b"[", b"]", b",", b"\n", b"\r", b"|", b"\x1b[31m", b"1e999", b"=",
-     b"iteration 5/ 10 |", b" 3.5", b"-", b"\x00", b"\xff\xfe", b"Traceback (most recent call last):\n", b'  File "a", line 1',
-     b"epoch,step,loss\n", b"1,2,3\n", b"{'loss': 2.0, 'epoch': 1.0}", b"\xe2\x80\xae", b"tfevents", b"%|###|", b"it/s", b": "]
+    [
+        b"step ", b"loss ", b"nan", b"{", b"}", b'"loss": ', b"[", b"]", b",", b"\n", b"\r", b"|", b"\x1b[31m",
+        b"1e999", b"=", b"iteration 5/ 10 |", b" 3.5", b"-", b"\x00", b"\xff\xfe",
+        b"Traceback (most recent call last):\n", b'  File "a", line 1',
+        b"epoch,step,loss\n", b"1,2,3\n", b"{'loss': 2.0, 'epoch': 1.0}", b"\xe2\x80\xae",
+        b"tfevents", b"%|###|", b"it/s", b": ",
+    ]
 )  # fmt: skip
 ANYTHING = st.one_of(st.binary(max_size=400), st.lists(PIECES, max_size=60).map(b"".join))
-NAMES = st.sampled_from(["x.log", "x.json", "x.jsonl", "metrics.csv", "trainer_state.json", "events.out.tfevents.1.x", "x.parquet",
-                         "x.wandb", "results.csv", "meta.yaml", "x.txt", "x"])  # fmt: skip
+NAMES = st.sampled_from(
+    [
+        "x.log", "x.json", "x.jsonl", "metrics.csv", "trainer_state.json", "events.out.tfevents.1.x", "x.parquet",
+        "x.wandb", "results.csv", "meta.yaml", "x.txt", "x",
+    ]
+)  # fmt: skip
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -26,8 +26,10 @@ _STREAMS = re.compile(r"(?<![a-z])(std)?(out|err)(?![a-z])|(?<=\.)[oe](?=\d+$)",
 _CHECKPOINT = re.compile(r"^checkpoint-(\d{1,12})$")
 _NUMBER = re.compile(r"\d+")
 _MOST_TO_JOIN = 64
-_PLAIN = frozenset({"", "train", "training", "metrics", "log", "logs", "trainer_state", "stdout", "stderr", "out", "err",
-                    "output", "main", "results", "history", "meta", "run", "events", "console", "train_log"})  # fmt: skip
+_PLAIN = frozenset({
+    "", "train", "training", "metrics", "log", "logs", "trainer_state", "stdout", "stderr", "out", "err", "output",
+    "main", "results", "history", "meta", "run", "events", "console", "train_log",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

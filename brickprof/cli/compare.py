@@ -1,7 +1,7 @@
 """``brickprof compare``: the first step, brick and tensor where two runs part.
 
-Enters: two runs, recorded or told by logs. Leaves: a table or JSON on stdout; exit code 0 when they are the same, 1 when they differ, 3 when they
-have nothing in common.
+Enters: two runs, recorded or told by logs. Leaves: a table or JSON on stdout; exit code 0 when they are the same, 1
+when they differ, 3 when they have nothing in common.
 """
 
 from __future__ import annotations

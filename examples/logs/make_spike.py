@@ -16,7 +16,11 @@ def norm(iteration: int) -> float:
     since = iteration - RISES
     if since < 0:
         return calm
-    return [1.9, 14.2, 120.5, 960.4, 410.0, 88.0, 31.0, 9.7][since] if since < 8 else calm + 6.0 * math.exp(-(since - 7) / 4)
+    return (
+        [1.9, 14.2, 120.5, 960.4, 410.0, 88.0, 31.0, 9.7][since]
+        if since < 8
+        else calm + 6.0 * math.exp(-(since - 7) / 4)
+    )
 
 
 def loss(iteration: int) -> float:

@@ -6,8 +6,9 @@ lowest and its highest point stay, and so does every point where it stops being 
 neighbours. How many points there were is known.
 
 Steps: a column says which step a row is of. Where only some rows have one, the others are of the step that was told
-last. Where none has, it is the epoch, if each row is of another one; else the number of the row. Where steps go back and stay back, the run was resumed or begun anew: from that line on it is another attempt. One
-row that is late is only that.
+last. Where none has, it is the epoch, if each row is of another one; else the number of the row. Where steps go back
+and stay back, the run was resumed or begun anew: from that line on it is another attempt. One row that is late is only
+that.
 
 Two gatherings of one file, the second behind the first, add up (``absorb``): what they come to does not depend on who
 read which of them.

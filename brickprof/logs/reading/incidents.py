@@ -159,12 +159,6 @@ _ASIDE: tuple[tuple[re.Pattern[str], _Maker], ...] = (
 )
 
 
-_ANY = "(?m)" + "|".join(
-    ["Traceback \\(most", *(re.sub(r"\(\?P<\w+>", "(?:", pattern.pattern) for pattern, _ in (*_SPEAKING, *_ASIDE))]
-).replace("(?i)", "")
-"""All of them as one, for all lines at once."""
-
-
 def speaks(line: bytes) -> bool:
     """Whether this line tells of an incident: whatever numbers are in it, it is no row."""
     if _TRIGGER.search(line) is None:
@@ -185,7 +179,7 @@ class Watch:
         """The facts in these lines of the chunk."""
         if not len(left):
             return
-        telling = pc.match_substring_regex(found.texts(left), _ANY)
+        telling = pc.match_substring_regex(found.texts(left), _TRIGGER.pattern.decode())
         for place in self._to_look_at(np.flatnonzero(telling).tolist(), len(left)):
             line = int(left[place])
             yield from self._line(found.text(line), int(found.lines[line]))

@@ -28,8 +28,8 @@ from brickprof.text import clean
 
 __all__ = ["Engine", "Form", "TextReader", "from_pattern", "likely", "share", "stated"]
 
-_MOST_TEMPLATES = 50_000
-_MOST_NEW = 1_000
+_MOST_TEMPLATES = 8_000
+_MOST_NEW = 500
 """Templates that are looked at in one chunk: a text without a template has as many as lines."""
 _OFTEN = 5
 _MOST_OFTEN = 100
@@ -189,7 +189,9 @@ class Engine:
         counts = np.bincount(found.skeleton_of, minlength=len(found.skeletons)).tolist()
         fresh: dict[int, tuple[_Template, int]] = {}
         known: list[_Known] = []
-        new = [place for place, raw in enumerate(found.skeletons) if raw not in self._known and _TELLING.search(raw)]
+        room = len(self._templates) < _MOST_TEMPLATES
+        unknown = (place for place, raw in enumerate(found.skeletons) if raw not in self._known)
+        new = [place for place in unknown if _TELLING.search(found.skeletons[place])] if room else []
         for place in sorted(new, key=lambda place: -counts[place])[:_MOST_NEW]:
             line = found.counted[int(np.argmax(found.skeleton_of == place))]
             self._look(found.skeletons[place], found.text(int(line)))

@@ -258,7 +258,8 @@ def _thousands(raw: _Bytes, starts: Whole, ends: Whole, places: Whole) -> Whole:
     for offset in range(3):
         ok &= _DIGIT[raw[after + offset]]
         ok &= (offset >= length) | _DIGIT[raw[begin + np.minimum(offset, length - 1)]]
-    return places[ok]
+    going_on: Whole = places[ok]
+    return going_on
 
 
 def _with_specials(raw: _Bytes, mask: _Flags, starts: Whole, ends: Whole) -> tuple[Whole, Whole]:
