@@ -7,6 +7,7 @@ The whole public API:
     brickprof.load("runs/train-...").loss                                   a recorded run as DataFrames
     print(brickprof.diagnose("runs/train-..."))                             what became of it
     print(brickprof.analyze("train.log"))                                   the same of a log of any other tool
+    brickprof.scaling_fit(tokens, losses).forecast(1e12)                    where a loss is heading, and how surely
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
     from brickprof.api import Session, analyze, attach, diagnose, load
     from brickprof.capture.attach import brick
     from brickprof.diagnosis import Diagnosis
+    from brickprof.rules.scaling_curve import scaling_fit
     from brickprof.run import Run
 
 __version__ = "0.1.0"
-__all__ = ["Diagnosis", "Run", "Session", "__version__", "analyze", "attach", "brick", "diagnose", "load"]
+__all__ = [
+    "Diagnosis", "Run", "Session", "__version__", "analyze", "attach", "brick", "diagnose", "load", "scaling_fit",
+]  # fmt: skip
 
 _HOMES = {
     "analyze": "brickprof.api",
@@ -32,6 +36,7 @@ _HOMES = {
     "load": "brickprof.api",
     "Diagnosis": "brickprof.diagnosis",
     "Run": "brickprof.run",
+    "scaling_fit": "brickprof.rules.scaling_curve",
 }
 
 

@@ -10,7 +10,9 @@ from making import Made
 
 import brickprof
 
-PUBLIC = ["Diagnosis", "Run", "Session", "__version__", "analyze", "attach", "brick", "diagnose", "load"]
+PUBLIC = [
+    "Diagnosis", "Run", "Session", "__version__", "analyze", "attach", "brick", "diagnose", "load", "scaling_fit",
+]  # fmt: skip
 
 
 def test_all_is_what_there_is():

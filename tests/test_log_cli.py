@@ -179,12 +179,14 @@ def test_what_counts_as_a_failure(three, capsys, fail_on, code):
 # -- many files, one run
 
 
-def test_ranks_are_one_run(place, capsys):
+@pytest.mark.parametrize("broken", [{2}, {0, 1, 2}])
+def test_ranks_are_one_run(place, capsys, broken):
     for rank in range(3):
-        jsonl(place / "job" / f"rank{rank}.jsonl", broken_at=150)
+        jsonl(place / "job" / f"rank{rank}.jsonl", broken_at=150 if rank in broken else None)
     (diagnosis,) = as_json(capsys, "job")
     assert diagnosis["verdict"] == "FAIL" and len(diagnosis["run"]["files"]) == 3
     assert diagnosis["run"]["ranks"] == 3
+    assert diagnosis["findings"][0]["first_step"] == 150
 
 
 def test_a_restart_in_another_file_is_the_same_run_and_another_run_is_not(place, capsys):

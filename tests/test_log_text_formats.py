@@ -354,3 +354,11 @@ def test_what_no_reader_knows_is_read_by_its_names(tmp_path: Path) -> None:
     assert set(log.series) == {"loss", "lr"}
     assert log.unread == 1
     assert log.examples == [(1, "hello")]
+
+
+def test_a_bar_that_never_moves_counts_nothing(tmp_path):
+    file = tmp_path / "train.log"
+    rows = [f"{{'loss': {3 - n / 10}, 'grad_norm': 1.0, 'epoch': {n / 10}}}" for n in range(1, 6)]
+    file.write_text("  0%|          | 0/1000 [00:00<?, ?it/s]\n" + "\n".join(rows) + "\n")
+    log = logs.read(file)
+    assert log.steps_by == "row" and log.series["loss"].steps.tolist() == [0, 1, 2, 3, 4]

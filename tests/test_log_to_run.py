@@ -187,7 +187,7 @@ def test_the_average_is_over_steps_however_often_they_are_logged():
 def test_the_scaling_fit_finds_the_law_and_its_forecast_holds():
     at = np.arange(100, 20_000, 10).astype(float)
     losses = 6.0 - 0.35 * np.log(at) + np.random.default_rng(1).normal(0, 0.03, len(at))
-    found = scaling_curve.fit(at, losses)
+    found = scaling_curve.scaling_fit(at, losses)
     assert found is not None
     assert found.b == pytest.approx(0.35, abs=4 * found.b_error + 0.005)
     middle, low, high = found.forecast(200_000)
@@ -201,7 +201,7 @@ def test_its_bounds_are_about_as_sure_as_they_say():
     for seed in range(60):
         random = np.random.default_rng(seed)
         at = np.arange(50, 5000, 25).astype(float)
-        found = scaling_curve.fit(at, 5.0 - 0.3 * np.log(at) + random.normal(0, 0.05, len(at)))
+        found = scaling_curve.scaling_fit(at, 5.0 - 0.3 * np.log(at) + random.normal(0, 0.05, len(at)))
         assert found is not None
         _, low, high = found.forecast(50_000)
         hits += low <= 5.0 - 0.3 * np.log(50_000) <= high
@@ -210,10 +210,10 @@ def test_its_bounds_are_about_as_sure_as_they_say():
 
 def test_a_flat_loss_has_no_slope_and_few_points_no_fit():
     at = np.arange(100, 5000, 10).astype(float)
-    flat = scaling_curve.fit(at, 7.6 + np.random.default_rng(2).normal(0, 0.05, len(at)))
+    flat = scaling_curve.scaling_fit(at, 7.6 + np.random.default_rng(2).normal(0, 0.05, len(at)))
     assert flat is not None and not flat.falls
-    assert scaling_curve.fit(np.array([1.0, 2.0]), np.array([2.0, 1.0])) is None
-    assert scaling_curve.fit(at, np.full(len(at), NAN)) is None
+    assert scaling_curve.scaling_fit(np.array([1.0, 2.0]), np.array([2.0, 1.0])) is None
+    assert scaling_curve.scaling_fit(at, np.full(len(at), NAN)) is None
 
 
 def test_the_fit_is_among_the_facts():

@@ -58,7 +58,7 @@ def _scaling(seen: View) -> dict[str, Any] | None:
     for one in seen.measures("tokens").values():
         if len(one) == len(seen.finite) and bool(np.all(np.diff(one.values) > 0)):
             amounts, unit = one.values, "tokens"
-    fit = scaling_curve.fit(amounts, seen.finite.values)
+    fit = scaling_curve.scaling_fit(amounts, seen.finite.values)
     if fit is None or not fit.falls:
         return None
     middle, low, high = fit.forecast(10 * fit.last)

@@ -138,7 +138,7 @@ def _not_learning(seen: View, fell: float, said: str, severity: Severity, proof:
     start, end = _start(found), _end(found)
     reach = int(found.steps[-1] - found.steps[0])
     symptom = f"loss went from {show(start)} to {show(end)} in {reach:,} {seen.unit}s: nothing is learnt"
-    fit = scaling_curve.fit(found.steps.astype(float), found.values)
+    fit = scaling_curve.scaling_fit(found.steps.astype(float), found.values)
     then: list[Because] = [Because("What does the level say?", f"It stays at {show(end)}; {said}.", "",
                                    (*found.evidences((0, len(found) - 1)), *proof))]  # fmt: skip
     if fit is not None:

@@ -48,9 +48,19 @@ class View:
 
     # -- what is there
 
-    @property
+    @cached_property
     def rank(self) -> int:
-        return self.story.ranks[0] if self.story.ranks else 0
+        """The first rank; where not all of them broke, the one that broke first."""
+        ranks = self.story.ranks or [0]
+        broke = [(step, rank) for rank in ranks if (step := self._broke(rank)) is not None]
+        return min(broke)[1] if broke else ranks[0]
+
+    def _broke(self, rank: int) -> int | None:
+        """The first step in which the loss of ``rank`` is not finite, for good."""
+        losses = self.story.track("loss", "value", rank)
+        whole = np.flatnonzero(np.isfinite(losses.values))
+        begins = int(whole[-1]) + 1 if len(whole) else 0
+        return int(losses.steps[begins]) if begins < len(losses) else None
 
     @property
     def unit(self) -> str:

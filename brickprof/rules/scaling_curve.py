@@ -61,10 +61,11 @@ class ScalingFit:
         }  # fmt: skip
 
 
-def fit(amounts: Floats, losses: Floats, *, settled: float = _SETTLED) -> ScalingFit | None:
+def scaling_fit(amounts: Any, losses: Any, *, settled: float = _SETTLED) -> ScalingFit | None:
     """The fit over the settled part of the run; None where there are too few points to say anything."""
+    amounts, losses = np.asarray(amounts, float), np.asarray(losses, float)
     usable = np.isfinite(losses) & np.isfinite(amounts) & (amounts > 0)
-    amounts, losses = np.asarray(amounts, float)[usable], np.asarray(losses, float)[usable]
+    amounts, losses = amounts[usable], losses[usable]
     if len(losses) < _FEWEST:
         return None
     late = amounts >= settled * float(amounts.max())

@@ -77,6 +77,8 @@ def role(name: str) -> str:
         return "other" if evaluation else "throughput"
     if _takes_time(known) and parts != ("time", "batch"):  # so Composer counts batches
         return "step_seconds"
+    if known & {"ppl", "perplexity"}:  # of a loss, and no loss
+        return "quality"
     if known & _LOSS:
         return "eval_loss" if evaluation else "loss"
     if parts[-1] in {"epoch", "epochs"} and not known & _PER:

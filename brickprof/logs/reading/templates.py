@@ -403,6 +403,12 @@ class _Epochs:
     last: tuple[float, float] = (np.nan, np.nan)
 
 
+def _stands_still(steps: Floats, rows: list[_Rows]) -> bool:
+    """A bar that was drawn once, or never moves, while row comes after row, does not count them."""
+    waiting = sum(len(part.index) for part in rows if part.step is None and part.template.is_row)
+    return waiting > 2 and len(steps) > 0 and float(steps.min()) == float(steps.max())
+
+
 class _Counting:
     """Gives each row its step."""
 
@@ -428,6 +434,8 @@ class _Counting:
         if not self._spoken and len(steps):
             places, steps = self._of_main_bar(sources, places, steps)
         before = self._step if self._spoken else self._bar_step
+        if not self._spoken and before is None and _stands_still(steps, rows):
+            places, steps = places[:0], steps[:0]
         if len(steps) or before is not None:
             for part in rows:
                 if part.step is None and part.template.is_row:
