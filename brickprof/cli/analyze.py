@@ -47,7 +47,7 @@ def analyze(
         str | None, typer.Option("--markdown", metavar="FILE", help="Write table and whys as Markdown; - for stdout.")
     ] = None,
     report: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write a report; the ending says which: .json, ...")
+        str | None, typer.Option(metavar="FILE", help="Write a report; the ending says which: .html, .json, ...")
     ] = None,
     out: Annotated[
         str | None, typer.Option("--out", "-o", metavar="DIR", help="Keep each run as a journal in this folder.")
@@ -111,7 +111,7 @@ def analyze(
         return
     _check(paths, sort, pattern, format, follow, command, until_idle, halt_on)
     options = _options(format, pattern, thresholds, suppress, out)
-    shown = _Shown(as_json, csv_file, markdown_file, report, brief, sort)
+    shown = _Shown(as_json, csv_file, markdown_file, report, brief, sort, options)
     if follow:
         raise typer.Exit(_follow((paths or [""])[0], options, shown, fail_on, command, until_idle, halt_on))
     analysis = _analysed(paths or [], options, engine, jobs, scheduler)
@@ -212,10 +212,11 @@ class _Shown:
     """What is printed and written, as it was asked for."""
 
     def __init__(
-        self, as_json: bool, csv_file: str | None, markdown_file: str | None, report: str | None, brief: bool, sort: str
-    ) -> None:
+        self, as_json: bool, csv_file: str | None, markdown_file: str | None, report: str | None, brief: bool,
+        sort: str, options: Options,
+    ) -> None:  # fmt: skip
         self._as_json, self._csv, self._markdown = as_json, csv_file, markdown_file
-        self._report, self._brief, self._sort = report, brief, sort
+        self._report, self._brief, self._sort, self._options = report, brief, sort, options
         if report is not None:
             reporter(report)  # an ending that nobody writes is said before the work, not after it
 
@@ -233,7 +234,7 @@ class _Shown:
         if self._markdown is not None:
             _write(self._markdown, table.markdown(runs, brief=self._brief))
         if self._report is not None:
-            _write_reports(self._report, runs)
+            _write_reports(self._report, runs, self._options)
 
     def _print(self, runs: Sequence[Judged], analysis: Analysis) -> None:
         console = _console()
@@ -311,7 +312,7 @@ def reporter(file: str) -> Any:
     return known[ending]
 
 
-def _write_reports(file: str, runs: Sequence[Judged]) -> None:
+def _write_reports(file: str, runs: Sequence[Judged], options: Options) -> None:
     """One report; of several runs one each, with the run's name before the ending."""
     import io
 
@@ -323,9 +324,30 @@ def _write_reports(file: str, runs: Sequence[Judged]) -> None:
     target = Path(file)
     for place, run in enumerate(runs):
         text = io.StringIO()
-        module.REPORT(run.diagnosis, Console(file=text, width=110))
+        console = Console(file=text, width=110)
+        if getattr(module, "NEEDS_RUN", False):
+            module.REPORT(run.diagnosis, console, _read_again(run, options))
+        else:
+            module.REPORT(run.diagnosis, console)
         named = target.with_name(f"{target.stem}-{place + 1}-{file_name(run.name)}{target.suffix}")
         _write(str(target if len(runs) == 1 else named), text.getvalue())
+
+
+def _read_again(judged: Judged, options: Options) -> Any:
+    """The run itself, for reports with pictures: what was judged elsewhere came back without it. None from a pipe."""
+    from brickprof.analysis.judging import JOURNAL
+    from brickprof.errors import BrickprofError
+    from brickprof.run import Run
+
+    folder = judged.diagnosis.run.get("folder")
+    try:
+        if folder or judged.format == JOURNAL:
+            return Run.open(folder or judged.files[0])
+        if "-" in judged.files:
+            return None
+        return Run.from_log(judged.files, format=options.format, pattern=options.pattern)
+    except BrickprofError:
+        return None
 
 
 def _list_formats(as_json: bool) -> None:

@@ -219,9 +219,13 @@ def _of_evaluations(seen: View) -> Violation | None:
     for name, found in seen.evaluations.items():
         broken = bad(found)
         if len(broken) and broken[-1] and (len(found) >= 2 or not len(seen.loss)):
-            first = Sign("evaluation", found, _last_stretch(broken))
+            first = Sign("evaluation", found, int(np.flatnonzero(broken)[0]))
             severity = Severity.WARNING if len(seen.finite) else Severity.ERROR
+            lasting = first.place == _last_stretch(broken)
             symptom = f"{name or 'evaluation loss'} is {first.kind} from {seen.at(first.step)} on"
+            if not lasting:
+                symptom = f"{name or 'evaluation loss'} is {first.kind} in {int(broken.sum())} of {len(found)} "
+                symptom += f"evaluations, first at {seen.at(first.step)}"
             if len(seen.finite):
                 symptom += " while the training loss is finite"
             return _violation(seen, first, severity, symptom, recovered=False)
@@ -290,8 +294,9 @@ def _told(seen: View, sign: Sign) -> Because:
 
 
 def _before_any_update(seen: View, first: Sign) -> bool:
-    """Whether nothing was learnt yet: no finite loss comes before, and the log begins where training does."""
-    if not seen.from_the_start or first.what == "norm":
+    """Whether nothing was learnt yet: no finite loss comes before, and the log begins where training does. The loss of
+    an epoch is a mean over its updates: the first one tells nothing."""
+    if not seen.from_the_start or first.what == "norm" or not seen.by_steps:
         return False
     good = np.flatnonzero(np.isfinite(seen.loss.values))
     return not len(good) and first.step <= 1

@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from brickprof.contracts.schema import Contract
-from brickprof.contracts.verdicts import ContractResult, Severity, Violation
+from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.rules import curves, outcomes
 from brickprof.rules.log_view import View, show, view
 from brickprof.rules.story import Story, Track
@@ -28,6 +28,11 @@ _SIGMAS = 6.0
 _OF_START = 0.02
 _USUAL_RISES = 2.0
 _GRAVE = 0.5
+_FEW_EVALUATIONS, _MANY_EVALUATIONS = 4, 10
+_FAR = 3.0
+_BOTTOMLESS = 1e3
+_GROWN = 100.0
+_SO_FAR = "Why does the loss fall so far?"
 
 
 class LoggedTrend:
@@ -39,10 +44,14 @@ class LoggedTrend:
         limit = (
             f"no rise above {contract.threshold('rise') * 100:.3g} % that lasts {contract.threshold('lasting'):g} steps"
         )
-        if seen is None or not len(seen.finite):
+        if seen is None or not (len(seen.finite) or seen.evaluations):
             return outcomes.vacuous(contract, "the log has no loss")
-        if why := seen.level_says_nothing:
+        if (violation := _bottomless(seen)) is not None:
+            return outcomes.broken(contract, [violation], limit)
+        if len(seen.finite) and (why := seen.level_says_nothing):
             return outcomes.unjudged(contract, why)
+        if (violation := _evaluations_rise(seen)) is not None:
+            return outcomes.broken(contract, [violation], limit)
         if len(seen.finite) < _FEWEST:
             return outcomes.unjudged(contract, f"{len(seen.finite)} logged losses are too few to see a trend")
         violation = _above_start(seen, contract) or _lost(seen, contract) or _rises(seen, contract)
@@ -121,7 +130,7 @@ def _lost(seen: View, contract: Contract) -> Violation | None:
     low, last, start = float(means[best]), float(np.median(values[-count:])), float(means[0])
     gained, lost = start - low, last - low
     noise = max(curves.jitter(values), curves.spread(values[-count:])) / math.sqrt(count)
-    stays = float(np.min(values[-count:])) > low + 0.3 * lost and len(means) - best > 2 * count
+    stays = float(np.min(values[-count:])) > low + 0.3 * lost and len(means) - best > count
     if not (gained > 0.05 * start and lost > 0.5 * gained and last > contract.threshold("again") * low):
         return None
     if lost < 0.05 * start or lost < _SIGMAS * noise or not stays:
@@ -179,6 +188,49 @@ def _earlier_rise(averaged: Floats) -> float:
     return float((averaged / lowest - 1.0).max()) if len(averaged) and float(lowest.min()) > 0 else 0.0
 
 
+def _evaluations_rise(seen: View) -> Violation | None:
+    """No evaluation is as good as the first one, of many or by far, and the training loss does not fall either."""
+    losses = seen.finite.values
+    if len(losses) >= 3 and float(np.median(losses[-max(1, len(losses) // 3) :])) < 0.9 * float(losses[0]):
+        return None
+    for name, told in seen.evaluations.items():
+        found = told.per_step().finite()
+        values = found.values
+        if len(values) < _FEW_EVALUATIONS or float(values[0]) <= 0:
+            continue
+        first, later = float(values[0]), values[1:]
+        ever = bool(np.all(np.diff(values) > 0)) and float(values[-1]) >= _FAR * first
+        never = len(values) >= _MANY_EVALUATIONS and float(later.min()) > 1.1 * first
+        if ever or (never and float(np.median(later)) >= 1.25 * first):
+            level = float(values[-1]) if ever else float(np.median(later[-3:]))
+            symptom = f"no evaluation was as good as the first one: {name or 'evaluation loss'} {show(first)} at "
+            symptom += f"{seen.at(int(found.steps[0]))}, {show(level)} at the end"
+            return _diverged(seen, 1, len(values) - 1, symptom, Severity.WARNING, first, level, found)
+    return None
+
+
+def _bottomless(seen: View) -> Violation | None:
+    """Below zero and ever further, by factors: no likelihood of labels has that, nor a distance."""
+    found = seen.finite
+    if len(found) < _FEWEST or seen.of_rewards or not bool(np.all(found.values < 0)):
+        return None
+    first, last = float(found.values[0]), float(found.values[-1])
+    falls = float(np.mean(np.diff(found.values) < 0))
+    if last > -_BOTTOMLESS or last > _GROWN * first or falls < 0.8:
+        return None
+    proof = found.evidences((0, len(found) // 2, len(found) - 1))
+    symptom = f"loss falls below zero without end: {show(first)} at the start, {show(last)} at the end"
+    text = "A cross-entropy of labels, or a distance, is never below zero: its targets are none that it is made for "
+    text += "(outside of 0 to 1, class numbers for probabilities), or its sign is turned round."
+    return Violation(
+        CONTRACT, "bottomless", Severity.WARNING, symptom, int(found.steps[0]), int(found.steps[_FEWEST - 1]), "loss",
+        "step", seen.rank, proof, cause="loss-input-mismatch", certainty=0.6, static=True,
+        whys=(Because("What has no lower end?", text, "loss", proof),),
+        details={"logged": True, "question": _SO_FAR, "asked": _SO_FAR},
+        action="Compare the range of the targets with what the loss function expects, and look for a minus sign.",
+    )  # fmt: skip
+
+
 def _middles(values: Floats, count: int) -> Floats:
     windows = np.lib.stride_tricks.sliding_window_view(values, count)
     made: Floats = np.median(windows, axis=1)
@@ -186,13 +238,14 @@ def _middles(values: Floats, count: int) -> Floats:
 
 
 def _diverged(
-    seen: View, place: int, detected: int, symptom: str, severity: Severity, start: float, level: float
-) -> Violation:
-    found = seen.finite
+    seen: View, place: int, detected: int, symptom: str, severity: Severity, start: float, level: float,
+    told: Track | None = None,
+) -> Violation:  # fmt: skip
+    found = seen.finite if told is None else told
     detected = min(max(detected, place), len(found) - 1)
     proof = found.evidences((0, place, detected, len(found) - 1))
     details = {"logged": True, "question": "Why does the loss rise?", "start": start, "level": level,
-               "step": int(found.steps[place])}  # fmt: skip
+               "step": int(found.steps[place]), "by_evaluation": told is not None}  # fmt: skip
     return Violation(
         CONTRACT, "diverged", severity, symptom, int(found.steps[place]), int(found.steps[detected]), "loss", "step",
         seen.rank, proof, details,

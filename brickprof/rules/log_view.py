@@ -142,11 +142,17 @@ class View:
         return bool(len(self.finite)) and not bool(np.any(self.finite.values < 0))
 
     @cached_property
+    def of_rewards(self) -> bool:
+        """Whether it is reinforcement learning, or adversaries."""
+        told = [frozenset(names.words(name)) for name in self._metrics]
+        own = frozenset(names.words(str(self.log.get("loss") or "")))
+        return bool(own & (_OF_REWARDS | _ADVERSARIES)) or any({"reward", "rewards"} & words for words in told)
+
+    @cached_property
     def level_says_nothing(self) -> str:
         """Why the height of this loss says nothing about learning; empty where it does."""
         told = [frozenset(names.words(name)) for name in self._metrics]
-        own = frozenset(names.words(str(self.log.get("loss") or "")))
-        if own & (_OF_REWARDS | _ADVERSARIES) or any({"reward"} & words or {"rewards"} & words for words in told):
+        if self.of_rewards:
             return "a loss of reinforcement learning, or of adversaries: its level says nothing about learning"
         if self.several:
             return "several losses, and no name says which of them is the whole"

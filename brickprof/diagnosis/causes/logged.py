@@ -21,13 +21,17 @@ _TINY_RATE, _HIGH_RATE = 1e-7, 0.01
 _WARM_UPS = ("warmup_steps", "warmup", "warmup_ratio", "num_warmup_steps", "warmup_iters", "lr_warmup_iters",
              "lr_warmup_steps", "warmup_iterations", "warmup_updates")  # fmt: skip
 
+_RIGHT_BEFORE = 2
+"""Steps: what was ordinary longer ago says nothing of the batch that broke it."""
+
 
 def hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
     seen = view(case.story)
     if seen is None or violation.mechanism or not violation.details.get("logged"):
         return []
     if violation.what == "nonfinite":
-        return _nonfinite(violation, seen)
+        alone = violation.details.get("origin_what") == "evaluation" and len(seen.finite)
+        return [] if alone else _nonfinite(violation, seen)  # what training did says nothing of it
     if violation.what in ("diverged", "exploding"):
         return _ran_away(violation, seen)
     if violation.what == "not-learning":
@@ -90,7 +94,10 @@ def _data(violation: Violation, seen: View) -> Hypothesis:
     elif "norm" in moved or "loss" in moved:
         cause.contradicts("other numbers had moved before it", 1.5, *violation.evidence)
     elif "norm-calm" in moved:
-        cause.supports("the gradient norm was ordinary until then", 0.5, *violation.evidence)
+        step, known = int(violation.details["step"]), seen.norms.finite()
+        before = known.until(step - 1)
+        if len(before) and step - int(before.steps[-1]) <= _RIGHT_BEFORE:
+            cause.supports("the gradient norm was ordinary until then", 0.5, *violation.evidence)
         cause.lacks(f"the batch of that step ({cause.next_experiment})")
     return cause
 
@@ -222,6 +229,8 @@ def _open(violation: Violation, seen: View) -> Hypothesis:
 
 
 def _ran_away(violation: Violation, seen: View) -> list[Hypothesis]:
+    if violation.details.get("by_evaluation") and not len(seen.rates):
+        return []  # evaluations that rise, and nothing that would say why
     rate, grew = _rate(violation, seen), _grew(violation, seen)
     if violation.what == "diverged":
         rate.supports("the loss rises and stays up", 0.8, *violation.evidence)

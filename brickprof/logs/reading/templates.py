@@ -409,6 +409,14 @@ def _stands_still(steps: Floats, rows: list[_Rows]) -> bool:
     return waiting > 2 and len(steps) > 0 and float(steps.min()) == float(steps.max())
 
 
+def _always_full(part: _Rows) -> bool:
+    """Row after row behind a bar that is full, and no epoch that would tell them apart: the rows are what counts."""
+    steps, total = part.values[part.step or "step"], part.values.get("total_steps")
+    if total is None or len(steps) < 3 or any(names.role(name) == "epoch" for name in part.values):
+        return False
+    return bool((steps == total).all()) and float(total.min()) == float(total.max())
+
+
 class _Counting:
     """Gives each row its step."""
 
@@ -424,6 +432,9 @@ class _Counting:
     def count(self, rows: list[_Rows]) -> None:
         self._fill_epochs(rows)
         for part in rows:
+            if part.step is not None and _always_full(part):
+                part.values = {name: column for name, column in part.values.items() if name != part.step}
+                part.step = None
             if part.step is not None:
                 self._count_on(part)
         said = [part for part in rows if part.step is not None and not part.weak and part.template.is_row]
