@@ -1,12 +1,13 @@
 """The gradients of a run by layer and step: the picture that shows where it began.
 
 Enters: a ``Run``, and the step that matters most. Leaves: the cells of a heat map as plain data: 100 x log10 |grad| of
-each layer, with marks for what is not finite. A layer of several tensors shows the largest of their norms. Long runs share a
-column among steps, and it shows the largest of them; the steps around the one that matters keep a column each.
+each layer, with marks for what is not finite. A layer of several tensors shows the largest of their norms. Long runs
+share a column among steps, and it shows the largest of them; the steps around the one that matters keep one each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,60 +17,76 @@ from brickprof.text import clean
 
 if TYPE_CHECKING:
     from brickprof.run import Run
+    from brickprof.run.parts import Part
 
 MOST_ROWS, MOST_COLUMNS = 128, 400
 NEAR = 20
+_PIECE = 1 << 18
 NAN, INF, ZERO = 99_999, 99_998, -99_999
 """Cells that are no logarithm; a cell that was not looked at is null."""
 
 
 def heat_map(run: Run, focus: int | None = None) -> dict[str, Any] | None:
     """The map, or None where no gradients were sampled."""
-    names, steps, rows, sizes, odd = _cells(run)
+    steps, numbers = _seen(run)
     if not len(steps):
         return None
-    layers, folded = _folded(names)
-    edges = _columns(np.unique(steps), focus)
-    column = np.searchsorted(edges, steps, side="right") - 1
-    grid = _grid(folded[rows], column, sizes, odd, (len(layers), len(edges)))
-    known = np.unique(steps)
-    last = [int(known[np.searchsorted(known, edge) - 1]) for edge in edges[1:]] + [int(known[-1])]
+    layers, folded = _folded(list(numbers))
+    edges = _columns(steps, focus)
+    grid = _Grid(len(layers), len(edges))
+    for part, table in _pieces(run):
+        brick, row = _rows(part, table, numbers, run.qualified)
+        column = np.searchsorted(edges, _column(table, "step"), side="right") - 1
+        grid.add(folded[row[np.searchsorted(brick, _column(table, "brick"))]], column, table)
+    last = [int(steps[np.searchsorted(steps, edge) - 1]) for edge in edges[1:]] + [int(steps[-1])]
     return {
         "rows": [clean(layer, limit=120) for layer in layers],
         "first": edges.tolist(),
         "last": last,
-        "cells": grid,
+        "cells": grid.cells(),
         "shared": any(a != b for a, b in zip(edges.tolist(), last, strict=True)),
-        "folded": len(layers) < len(names),
     }
 
 
-def _cells(run: Run) -> tuple[list[str], Any, Any, Any, Any]:
-    """Of each sampled gradient: step, row, |grad|, and 2 for NaN, 1 for Inf; and the names of the rows."""
-    numbers: dict[str, int] = {}
-    columns: list[tuple[Any, ...]] = []
+def _pieces(run: Run) -> Iterator[tuple[Part, Any]]:
+    """The sampled gradients, some at a time: a long run has millions of them."""
+    import pyarrow.compute as pc
+
     for part in run.parts:
         table = part.samples[0]
-        if not table.num_rows:
-            continue
-        chosen = np.flatnonzero(_column(table, "role") == ROLES.index("grad"))
-        brick = _column(table, "brick")[chosen].astype(np.int64)
-        seen = np.unique(brick)
-        named = [part.names.brick(int(number)).name(qualified=run.qualified) or "model" for number in seen]
-        row = np.array([numbers.setdefault(name, len(numbers)) for name in named], np.int64)
-        l2, absmax = _column(table, "l2")[chosen], _column(table, "absmax")[chosen]
-        size = np.where(np.isnan(l2), absmax, l2)
-        nan, inf = (np.nan_to_num(_column(table, name)[chosen]) > 0 for name in ("nan", "inf"))
-        odd = np.where(nan, 2, np.where(inf | np.isinf(size), 1, 0))
-        columns.append((_column(table, "step")[chosen].astype(np.int64), row[np.searchsorted(seen, brick)], size, odd))
-    if not columns:
-        return [], *(np.empty(0),) * 4
-    return list(numbers), *(np.concatenate(list(each)) for each in zip(*columns, strict=True))
+        for start in range(0, table.num_rows, _PIECE):
+            piece = table.slice(start, _PIECE).select(["step", "role", "brick", "nan", "inf", "absmax", "l2"])
+            chosen = piece.filter(pc.equal(piece["role"], ROLES.index("grad")))
+            if chosen.num_rows:
+                yield part, chosen
+
+
+def _seen(run: Run) -> tuple[Any, dict[str, int]]:
+    """The steps that have gradients, and a row for each layer, in the order in which the model names them."""
+    steps: list[Any] = [np.empty(0, np.int64)]
+    numbers: dict[str, int] = {}
+    for part, table in _pieces(run):
+        steps.append(_distinct(table["step"]))
+        _rows(part, table, numbers, run.qualified)
+    return np.unique(np.concatenate(steps)), numbers
+
+
+def _rows(part: Part, table: Any, numbers: dict[str, int], qualified: bool) -> tuple[Any, Any]:
+    """The bricks of a table, ascending, and the row of each; a brick that is new gets the next."""
+    bricks = _distinct(table["brick"])
+    names = [part.names.brick(int(number)).name(qualified=qualified) or "model" for number in bricks]
+    return bricks, np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
 
 
 def _column(table: Any, name: str) -> Any:
     """A column as numbers; what was not measured is nan."""
     return table[name].to_numpy(zero_copy_only=False) if table[name].null_count == 0 else _with_gaps(table[name])
+
+
+def _distinct(column: Any) -> Any:
+    import pyarrow.compute as pc
+
+    return np.sort(pc.unique(column).to_numpy(zero_copy_only=False))
 
 
 def _with_gaps(column: Any) -> Any:
@@ -103,15 +120,27 @@ def _columns(steps: Any, focus: int | None) -> Any:
     return steps[np.unique(np.concatenate([evenly, single, np.asarray(after, np.int64)]))]
 
 
-def _grid(row: Any, column: Any, size: Any, odd: Any, shape: tuple[int, int]) -> list[list[int | None]]:
-    flat = row * shape[1] + column
-    largest = np.full(shape[0] * shape[1], -1.0)
-    np.maximum.at(largest, flat, np.where(np.isfinite(size), size, -1.0))
-    worst = np.zeros(shape[0] * shape[1], np.int64)
-    np.maximum.at(worst, flat, odd)
-    with np.errstate(divide="ignore"):
-        scaled = np.where(largest > 0, np.round(100 * np.log10(np.maximum(largest, 1e-300))), ZERO).astype(np.int64)
-    scaled = np.where(worst == 2, NAN, np.where(worst == 1, INF, scaled))
-    blank = (largest < 0) & (worst == 0)
-    cells = [None if empty else int(value) for empty, value in zip(blank, scaled.tolist(), strict=True)]
-    return [cells[start : start + shape[1]] for start in range(0, len(cells), shape[1])]
+class _Grid:
+    """The largest gradient of each cell, and whether one of them was not finite."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self._columns = columns
+        self._largest = np.full(rows * columns, -1.0)
+        self._worst = np.zeros(rows * columns, np.int8)
+
+    def add(self, row: Any, column: Any, table: Any) -> None:
+        l2, absmax = _column(table, "l2"), _column(table, "absmax")
+        size = np.where(np.isnan(l2), absmax, l2)
+        nan, inf = (np.nan_to_num(_column(table, name)) > 0 for name in ("nan", "inf"))
+        odd = np.where(nan, 2, np.where(inf | np.isinf(size), 1, 0)).astype(np.int8)
+        cell = row * self._columns + column
+        np.maximum.at(self._largest, cell, np.where(np.isfinite(size), size, -1.0))
+        np.maximum.at(self._worst, cell, odd)
+
+    def cells(self) -> list[list[int | None]]:
+        logs = np.round(100 * np.log10(np.maximum(self._largest, 1e-300))).astype(np.int64)
+        codes = np.where(self._largest > 0, logs, ZERO)
+        codes = np.where(self._worst == 2, NAN, np.where(self._worst == 1, INF, codes))
+        blank = (self._largest < 0) & (self._worst == 0)
+        flat = [None if empty else code for empty, code in zip(blank.tolist(), codes.tolist(), strict=True)]
+        return [flat[start : start + self._columns] for start in range(0, len(flat), self._columns)]

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const NAN = 99999, INF = 99998, ZERO = -99999;
+  const NAN = 99999, INF = 99998, ZERO = -99999, FEW = 24;
   const root = document.documentElement;
   const drawn = [];
   let ring = data.findings.length
@@ -170,14 +170,15 @@
         low = Math.min(low, value);
         high = Math.max(high, value);
       }
-      if (low > high) [low, high] = [0, 1];
+      const empty = low > high;
+      if (empty) [low, high] = [0, 1];
       if (high - low < Math.abs(high) * 1e-9 || high === low) [low, high] = [low - (Math.abs(low) * 0.1 || 1), high + (Math.abs(high) * 0.1 || 1)];
       const y = (value) => bottom - ((value - low) / (high - low)) * (bottom - top);
-      this.grid(pen, y, low, high, top, bottom);
+      this.grid(pen, y, empty ? null : [low, high], bottom);
       this.marks(pen, top, bottom);
       pen.save();
       pen.beginPath();
-      pen.rect(this.left, 0, this.right - this.left, this.paper.size.height);
+      pen.rect(this.left - 4, 0, this.right - this.left + 8, this.paper.size.height);
       pen.clip();
       pen.strokeStyle = pen.fillStyle = colour("accent");
       pen.lineWidth = 1.4;
@@ -206,14 +207,14 @@
       selection(pen, this, top, bottom - top);
     }
 
-    grid(pen, y, low, high, top, bottom) {
+    grid(pen, y, range, bottom) {
       pen.strokeStyle = colour("grid");
       pen.fillStyle = colour("dim");
       pen.lineWidth = 1;
       pen.textAlign = "right";
-      let lines = ticks(low, high, 3);
-      if (this.log) {
-        const decades = ticks(Math.ceil(low), Math.floor(high), 4).filter((tick) => Number.isInteger(tick));
+      let lines = range ? ticks(...range, 3) : [];
+      if (range && this.log) {
+        const decades = ticks(Math.ceil(range[0]), Math.floor(range[1]), 4).filter((tick) => Number.isInteger(tick));
         if (decades.length > 1) lines = decades;
       }
       for (const tick of lines) {
@@ -344,6 +345,7 @@
     get left() { return this.paper.size.width < 480 ? 92 : 150; }
     get right() { return this.paper.size.width - 8; }
     get wide() { return (this.right - this.left) / (this.high - this.low); }
+    y(row) { return 8 + row * this.tall; }
     x(column) { return this.left + (column - this.low) * this.wide; }
     column(x) { return clamp(Math.floor(this.low + (x - this.left) / this.wide), this.low, this.high - 1); }
 
@@ -357,31 +359,31 @@
 
     draw() {
       const { rows, cells } = this.map, tall = this.tall, height = rows.length * tall;
-      const pen = this.paper.begin(height + 62), ramp = this.ramp(), bad = colour("bad");
+      const pen = this.paper.begin(height + 70), ramp = this.ramp(), broken = colour("broken");
       for (let r = 0; r < rows.length; r++) {
         for (let c = this.low; c < this.high; c++) {
           const cell = cells[r][c];
           if (cell === null) continue;
           const share = cell === ZERO ? 0 : (cell - this.least) / (this.most - this.least);
-          pen.fillStyle = cell >= INF ? bad : ramp[Math.round(clamp(share, 0, 1) * 64)];
+          pen.fillStyle = cell >= INF ? broken : ramp[Math.round(clamp(share, 0, 1) * 64)];
           const x = Math.floor(this.x(c));
-          pen.fillRect(x, r * tall, Math.ceil(this.x(c + 1)) - x, tall > 8 ? tall - 1 : tall);
+          pen.fillRect(x, this.y(r), Math.ceil(this.x(c + 1)) - x, tall > 8 ? tall - 1 : tall);
         }
       }
       this.labels(pen, height);
       this.crosses(pen);
       this.ringed(pen, height);
       this.pointed(pen);
-      this.legend(pen, ramp, height + 34);
-      selection(pen, this, 0, height);
+      this.legend(pen, ramp, height + 42);
+      selection(pen, this, 8, height);
     }
 
     labels(pen, height) {
-      const every = Math.ceil(11 / this.tall);
+      const every = Math.ceil(13 / this.tall);
       pen.fillStyle = colour("dim");
       pen.textAlign = "right";
       for (let r = 0; r < this.map.rows.length; r += every) {
-        pen.fillText(this.fitted(pen, this.map.rows[r], this.left - 14), this.left - 8, r * this.tall + this.tall / 2);
+        pen.fillText(this.fitted(pen, this.map.rows[r], this.left - 14), this.left - 8, this.y(r) + this.tall / 2);
       }
       pen.textAlign = "center";
       const count = Math.max(2, Math.floor((this.right - this.left) / 90));
@@ -390,7 +392,7 @@
         const c = Math.round(this.low + (at / (count - 1)) * (this.high - 1 - this.low));
         if (seen.has(c)) continue;
         seen.add(c);
-        pen.fillText(whole(this.map.first[c]), clamp(this.x(c + 0.5), this.left + 8, this.right - 14), height + 12);
+        pen.fillText(whole(this.map.first[c]), clamp(this.x(c + 0.5), this.left + 8, this.right - 14), height + 20);
       }
     }
 
@@ -404,12 +406,12 @@
 
     /** Colour alone says nothing: what is not finite has a cross, where crosses can be told apart. */
     crosses(pen) {
-      pen.strokeStyle = colour("ground");
-      pen.lineWidth = 1.4;
+      pen.strokeStyle = colour("bad");
+      pen.lineWidth = 1.2;
       let row = -1, behind = -Infinity;
       for (const [r, c] of this.broken) {
         if (c < this.low || c >= this.high) continue;
-        const x = this.x(c + 0.5), y = r * this.tall + (this.tall - 1) / 2, half = Math.min(3.5, this.tall / 2 - 1);
+        const x = this.x(c + 0.5), y = this.y(r) + (this.tall - 1) / 2, half = Math.min(3.5, this.tall / 2 - 1);
         if (r === row && x - behind < 2 * half + 3) continue;
         [row, behind] = [r, x];
         pen.beginPath();
@@ -428,17 +430,23 @@
       return found.length ? [found[0], found[found.length - 1]] : [0, this.map.rows.length - 1];
     }
 
+    /** The first and the last column that hold one of these steps; the first behind the last where none does. */
+    columnsOf({ first, last }) {
+      const from = place(this.map.first, first), inside = from >= 0 && this.map.last[from] >= first;
+      return [inside ? from : from + 1, place(this.map.first, last)];
+    }
+
     ringed(pen, height) {
       if (!ring) return;
-      const [top, bottom] = this.rowsOf(ring.brick), known = this.map.first;
-      const a = clamp(place(known, ring.first), 0, known.length - 1), b = clamp(place(known, ring.last), 0, known.length - 1);
-      if (b < this.low || a >= this.high) return;
-      let x = this.x(Math.max(a, this.low)), wide = this.x(Math.min(b + 1, this.high)) - x, y = top * this.tall;
+      const [top, bottom] = this.rowsOf(ring.brick);
+      const [a, b] = this.columnsOf(ring);
+      if (a > b || b < this.low || a >= this.high) return;
+      let x = this.x(Math.max(a, this.low)), wide = this.x(Math.min(b + 1, this.high)) - x, y = this.y(top);
       let tall = (bottom - top + 1) * this.tall - 1;
       if (wide < 12) { x -= (12 - wide) / 2; wide = 12; }
       if (tall < 12) { y -= (12 - tall) / 2; tall = 12; }
       x = Math.min(x, this.right - wide + 4);
-      y = clamp(y, 1.5, Math.max(height - tall, 1.5));
+      y = clamp(y, 3, Math.max(height + 8 - tall, 3));
       for (const [line, ink] of [[5, "ground"], [2.5, "ring"]]) {
         pen.lineWidth = line;
         pen.strokeStyle = colour(ink);
@@ -456,12 +464,14 @@
       this.readout.textContent = `${steps} · ${rows[r]} · ${size}`;
       pen.strokeStyle = colour("ink");
       pen.lineWidth = 1;
-      pen.strokeRect(this.x(c) - 0.5, r * this.tall - 0.5, Math.max(this.wide, 3) + 1, this.tall);
+      pen.strokeRect(this.x(c) - 0.5, this.y(r) - 0.5, Math.max(this.wide, 3) + 1, this.tall);
     }
 
     rest() {
       if (!ring) return "";
       const steps = ring.first === ring.last ? `step ${whole(ring.first)}` : `steps ${whole(ring.first)}-${whole(ring.last)}`;
+      const [a, b] = this.columnsOf(ring);
+      if (a > b) return `No gradients were sampled in ${steps}.`;
       return `Ringed: ${ring.brick ? ring.brick + ", " : ""}${steps}`;
     }
 
@@ -478,9 +488,9 @@
       pen.fillText(number(10 ** (this.most / 100)), this.left + wide, top + 18);
       if (!this.broken.length) return;
       const x = this.left + wide + 22;
-      pen.fillStyle = colour("bad");
+      pen.fillStyle = colour("broken");
       pen.fillRect(x, top - 1, 11, 11);
-      pen.strokeStyle = colour("ground");
+      pen.strokeStyle = colour("bad");
       pen.lineWidth = 1.4;
       pen.beginPath();
       pen.moveTo(x + 2.5, top + 1.5); pen.lineTo(x + 8.5, top + 7.5);
@@ -492,7 +502,7 @@
     }
 
     hover(x, y) {
-      this.cursor = [clamp(Math.floor(y / this.tall), 0, this.map.rows.length - 1), this.column(x)];
+      this.cursor = [clamp(Math.floor((y - 8) / this.tall), 0, this.map.rows.length - 1), this.column(x)];
       this.draw();
     }
 
@@ -513,9 +523,17 @@
 
   // -- the page
 
+  /** Zooms to the points next to a step, however far apart a log has them. */
   function around(shared, step) {
-    const far = Math.max(24, Math.round((shared.full[1] - shared.full[0]) * 0.06));
-    const low = Math.max(shared.full[0], step - far), high = Math.min(shared.full[1], step + far);
+    const { steps } = shared.charts[0].series, at = nearest(steps, step);
+    const gaps = steps.slice(1).map((next, i) => next - steps[i]).sort((a, b) => a - b);
+    const far = 8 * (gaps[gaps.length >> 1] || 1);
+    const reach = (by) => {
+      let end = at;
+      for (let n = 0; n < FEW && steps[end + by] !== undefined && Math.abs(steps[end + by] - steps[end]) <= far; n++) end += by;
+      return steps[end];
+    };
+    const low = reach(-1), high = reach(1);
     if (high > low) Object.assign(shared, { low, high });
   }
 

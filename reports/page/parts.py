@@ -81,15 +81,19 @@ def _folded(finding: Finding, prover: Prover) -> str:
 
 
 def _chain(finding: Finding, prover: Prover) -> str:
-    cards = [
-        _card(why, prover.of(why), number, of=len(finding.whys)) for number, why in enumerate(finding.whys, start=1)
-    ]
-    return f'<ol class="chain">{"".join(cards)}</ol>' if cards else ""
+    cards = [_card(why, prover.of(why), number) for number, why in enumerate(finding.whys, start=1)]
+    return f'<ol class="chain">{"".join(cards)}{_end(finding)}</ol>' if cards else ""
 
 
-def _card(why: Why, proof: Proof, number: int, *, of: int) -> str:
-    role = "symptom" if number == 1 else "root cause" if number == of else ""
-    label = f'<span class="role">{role}</span>' if role else ""
+def _end(finding: Finding) -> str:
+    """Where the chain leads: the root cause, or that there is none to be told."""
+    label = '<span class="role">root cause</span>' if finding.root_cause != "undetermined" else ""
+    sure = f'<span class="dim">{100 * finding.confidence:.0f} % confident</span>'
+    return f'<li class="why end"><h3>{told(words(finding.root_cause))}{label}</h3>{sure}</li>'
+
+
+def _card(why: Why, proof: Proof, number: int) -> str:
+    label = '<span class="role">symptom</span>' if number == 1 else ""
     return (
         f'<li class="why"><h3><span class="number">{number}</span>{told(why.question)}{label}</h3>'
         f"<p>{told(why.finding, 1_200)}</p>{_evidence(proof)}</li>"

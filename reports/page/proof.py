@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from brickprof.errors import BrickprofError
-from brickprof.records import Event, Record, Sample, Span
+from brickprof.records import Event, Record, Span
 from brickprof.text import clean
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Prover:
         records = [(identity, record) for identity in why.evidence[:_IDS] for record in self._find(identity)[:_ROWS]]
         rows = tuple(self._row(identity, record) for identity, record in records)
         steps = [row.step for row in rows if row.step >= 0] or list(_steps(why.evidence))
-        brick = why.brick or next((self._brick(record) for _, record in records if not isinstance(record, Event)), "")
+        brick = why.brick or next(filter(None, (self._brick(record) for _, record in records)), "")
         first, last = (min(steps), max(steps)) if steps else (None, None)
         return Proof(why.evidence, rows, first, last, brick)
 
@@ -86,7 +86,9 @@ class Prover:
         return found
 
     def _brick(self, record: Record) -> str:
-        return record.brick.name(qualified=self._run is not None and self._run.qualified) if _placed(record) else ""
+        if isinstance(record, Event):
+            return ""
+        return record.brick.name(qualified=self._run is not None and self._run.qualified)
 
     def _row(self, identity: str, record: Record) -> Row:
         if isinstance(record, Event):
@@ -98,10 +100,6 @@ class Prover:
         for name in ("brick", "tensor", "role", "step", "micro"):
             fields.pop(name)
         return Row(identity, record.step, f"{record.role} {record.tensor}", _values(fields))
-
-
-def _placed(record: Record) -> bool:
-    return isinstance(record, Sample | Span)
 
 
 def _steps(identities: Iterable[str]) -> Iterable[int]:
