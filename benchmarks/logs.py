@@ -1,7 +1,8 @@
 """How fast logs are read: `python benchmarks/logs.py --size 1000`.
 
 Enters: a size in MB. Leaves: MB/s of a text log and of a JSONL beside pandas.read_json(lines=True) on the same bytes,
-in the same run; peak memory of each; two processes against one. Each measurement is a process of its own.
+in the same run, on one core each; the peak memory of a process; two processes on all cores against one on one. Each
+measurement is a process of its own.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from rich.table import Table
 
 BLOCK = 50_000
 PROGRAM = """
-import json, resource, sys, time
+import json, os, resource, sys, time
 what, path, jobs = sys.argv[1:]
+if jobs == "1" and hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core, threads and all
 if what == "pandas":
     import pandas as pd
     began = time.perf_counter()

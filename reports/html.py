@@ -91,7 +91,9 @@ def _apart(diagnosis: Diagnosis) -> tuple[Any, tuple[Any, ...]]:
 
 def _picture(data: dict[str, Any], run: Run | None) -> str:
     if data["heat"] is not None:
-        shared = " A column that stands for several steps shows the largest." if data["heat"]["shared"] else ""
+        shared = (
+            " A column of several steps shows their mean, or what is ten times off." if data["heat"]["shared"] else ""
+        )
         title, note = "log10 |grad| by layer and step", f"Cells marked × are NaN or Inf.{shared}"
         kind = "heat"
     elif data["curves"]:

@@ -22,7 +22,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from brickprof.kernels import adamw, gemm, statistics
+from brickprof.kernels import adamw, gemm, nonfinite, statistics
 from brickprof.operators import launch
 from brickprof.operators.operator import all_operators
 
@@ -140,6 +140,7 @@ def call_everything(dtype: torch.dtype) -> None:
         keeper = statistics.Statistics()
         keeper(tensors)
         keeper.sample(tensors)
+    nonfinite.NonFinite()(torch.empty(1, device="meta"), parameters)
     adamw.Update()(
         parameters=parameters, gradients=parameters, exp_avg=parameters, exp_avg_sq=parameters,
         step=1, lr=0.1, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1,

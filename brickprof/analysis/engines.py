@@ -51,7 +51,7 @@ class Processes:
         from multiprocessing import get_context
 
         # Not forked: Arrow and others have threads of their own, whose locks a fork would inherit.
-        return ProcessPoolExecutor(self.workers, mp_context=get_context("spawn"))
+        return ProcessPoolExecutor(self.workers, mp_context=get_context("spawn"), initializer=_one_core)
 
     def _results(self, results: Iterator[Any]) -> Iterator[Any]:
         from concurrent.futures.process import BrokenProcessPool
@@ -67,6 +67,13 @@ class Processes:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
+
+
+def _one_core() -> None:
+    """There is a process for each core: none of them needs threads for it."""
+    import pyarrow as pa
+
+    pa.set_cpu_count(1)
 
 
 class Dask:

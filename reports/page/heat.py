@@ -2,7 +2,7 @@
 
 Enters: a ``Run``, and the step that matters most. Leaves: the cells of a heat map as plain data: 100 x log10 |grad| of
 each layer, with marks for what is not finite. A layer of several tensors shows the largest of their norms. Long runs
-share a column among steps, and it shows the largest of them; the steps around the one that matters keep one each.
+share a column among steps; it shows their mean, or what is ten times off. Steps near the one that matters keep theirs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MOST_ROWS, MOST_COLUMNS = 128, 400
 NEAR = 20
 _PIECE = 1 << 18
+_NONE = -1_000.0
+"""Stands for the logarithm of zero, below every other."""
 NAN, INF, ZERO = 99_999, 99_998, -99_999
 """Cells that are no logarithm; a cell that was not looked at is null."""
 
@@ -33,17 +35,17 @@ def heat_map(run: Run, focus: int | None = None) -> dict[str, Any] | None:
         return None
     layers, folded = _folded(list(numbers))
     edges = _columns(steps, focus)
-    grid = _Grid(len(layers), len(edges))
+    grid = _Grid(len(layers), len(steps))
     for part, table in _pieces(run):
         brick, row = _rows(part, table, numbers, run.qualified)
-        column = np.searchsorted(edges, _column(table, "step"), side="right") - 1
+        column = np.searchsorted(steps, _column(table, "step"))
         grid.add(folded[row[np.searchsorted(brick, _column(table, "brick"))]], column, table)
     last = [int(steps[np.searchsorted(steps, edge) - 1]) for edge in edges[1:]] + [int(steps[-1])]
     return {
         "rows": [clean(layer, limit=120) for layer in layers],
         "first": edges.tolist(),
         "last": last,
-        "cells": grid.cells(),
+        "cells": grid.cells(np.searchsorted(steps, edges)),
         "shared": any(a != b for a, b in zip(edges.tolist(), last, strict=True)),
     }
 
@@ -121,26 +123,38 @@ def _columns(steps: Any, focus: int | None) -> Any:
 
 
 class _Grid:
-    """The largest gradient of each cell, and whether one of them was not finite."""
+    """Of each layer and step the largest gradient, as a logarithm, and whether one of them was not finite."""
 
-    def __init__(self, rows: int, columns: int) -> None:
-        self._columns = columns
-        self._largest = np.full(rows * columns, -1.0)
-        self._worst = np.zeros(rows * columns, np.int8)
+    def __init__(self, rows: int, steps: int) -> None:
+        self._shape = rows, steps
+        self._logs = np.full(rows * steps, -np.inf, np.float32)
+        self._odd = np.zeros(rows * steps, np.int8)
 
     def add(self, row: Any, column: Any, table: Any) -> None:
         l2, absmax = _column(table, "l2"), _column(table, "absmax")
         size = np.where(np.isnan(l2), absmax, l2)
         nan, inf = (np.nan_to_num(_column(table, name)) > 0 for name in ("nan", "inf"))
-        odd = np.where(nan, 2, np.where(inf | np.isinf(size), 1, 0)).astype(np.int8)
-        cell = row * self._columns + column
-        np.maximum.at(self._largest, cell, np.where(np.isfinite(size), size, -1.0))
-        np.maximum.at(self._worst, cell, odd)
+        with np.errstate(all="ignore"):
+            logs = np.where(size > 0, np.log10(size), np.where(size == 0, _NONE, -np.inf))
+        cell = row * self._shape[1] + column
+        np.maximum.at(self._logs, cell, np.where(np.isinf(size), -np.inf, logs).astype(np.float32))
+        np.maximum.at(self._odd, cell, np.where(nan, 2, np.where(inf | np.isinf(size), 1, 0)).astype(np.int8))
 
-    def cells(self) -> list[list[int | None]]:
-        logs = np.round(100 * np.log10(np.maximum(self._largest, 1e-300))).astype(np.int64)
-        codes = np.where(self._largest > 0, logs, ZERO)
-        codes = np.where(self._worst == 2, NAN, np.where(self._worst == 1, INF, codes))
-        blank = (self._largest < 0) & (self._worst == 0)
-        flat = [None if empty else code for empty, code in zip(blank.tolist(), codes.tolist(), strict=True)]
-        return [flat[start : start + self._columns] for start in range(0, len(flat), self._columns)]
+    def cells(self, starts: Any) -> list[list[int | None]]:
+        """The cells of columns that begin at these steps."""
+        logs, odd = self._logs.reshape(self._shape), self._odd.reshape(self._shape)
+        known = logs > _NONE
+        count = np.add.reduceat(known, starts, axis=1, dtype=np.int64)
+        mean = np.add.reduceat(np.where(known, logs, 0), starts, axis=1) / np.maximum(count, 1)
+        top = np.maximum.reduceat(logs, starts, axis=1)
+        low = np.minimum.reduceat(np.where(known, logs, np.inf), starts, axis=1)
+        above, below = top - mean, mean - low
+        value = np.where(np.maximum(above, below) > 1, np.where(above >= below, top, low), mean)
+        value = np.where(count > 0, np.round(100 * np.where(count > 0, value, 0)), ZERO).astype(np.int64)
+        worst = np.maximum.reduceat(odd, starts, axis=1)
+        value = np.where(worst == 2, NAN, np.where(worst == 1, INF, value))
+        blank = ~np.isfinite(top) & (worst == 0)
+        return [
+            [None if empty else code for empty, code in zip(*row, strict=True)]
+            for row in zip(blank.tolist(), value.tolist(), strict=True)
+        ]

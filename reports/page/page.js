@@ -341,7 +341,7 @@
       drawn.push(this);
     }
 
-    get tall() { return clamp(Math.floor(460 / this.map.rows.length), 4, 22); }
+    get tall() { return clamp(Math.floor(460 / this.map.rows.length), 4, 40); }
     get left() { return this.paper.size.width < 480 ? 92 : 150; }
     get right() { return this.paper.size.width - 8; }
     get wide() { return (this.right - this.left) / (this.high - this.low); }
@@ -358,24 +358,40 @@
     }
 
     draw() {
-      const { rows, cells } = this.map, tall = this.tall, height = rows.length * tall;
-      const pen = this.paper.begin(height + 70), ramp = this.ramp(), broken = colour("broken");
-      for (let r = 0; r < rows.length; r++) {
-        for (let c = this.low; c < this.high; c++) {
-          const cell = cells[r][c];
-          if (cell === null) continue;
-          const share = cell === ZERO ? 0 : (cell - this.least) / (this.most - this.least);
-          pen.fillStyle = cell >= INF ? broken : ramp[Math.round(clamp(share, 0, 1) * 64)];
-          const x = Math.floor(this.x(c));
-          pen.fillRect(x, this.y(r), Math.ceil(this.x(c + 1)) - x, tall > 8 ? tall - 1 : tall);
-        }
-      }
+      this.painted = null;
+      this.refresh();
+    }
+
+    /** Draws what changes with the pointer; the cells are painted once for each size, zoom and theme. */
+    refresh() {
+      const height = this.map.rows.length * this.tall, pen = this.paper.begin(height + 70);
+      if (!this.painted) this.painted = this.paint(height);
+      pen.drawImage(this.painted, 0, 8, this.paper.size.width, height);
       this.labels(pen, height);
       this.crosses(pen);
       this.ringed(pen, height);
       this.pointed(pen);
-      this.legend(pen, ramp, height + 42);
+      this.legend(pen, this.ramp(), height + 42);
       selection(pen, this, 8, height);
+    }
+
+    paint(height) {
+      const sheet = document.createElement("canvas"), pen = sheet.getContext("2d");
+      const sharp = window.devicePixelRatio || 1, ramp = this.ramp(), broken = colour("broken"), { tall } = this;
+      sheet.width = Math.round(this.paper.size.width * sharp);
+      sheet.height = Math.round(height * sharp);
+      pen.setTransform(sharp, 0, 0, sharp, 0, 0);
+      this.map.cells.forEach((cells, r) => {
+        for (let c = this.low; c < this.high; c++) {
+          const cell = cells[c];
+          if (cell === null) continue;
+          const share = cell === ZERO ? 0 : (cell - this.least) / (this.most - this.least);
+          pen.fillStyle = cell >= INF ? broken : ramp[Math.round(clamp(share, 0, 1) * 64)];
+          const x = Math.floor(this.x(c));
+          pen.fillRect(x, r * tall, Math.ceil(this.x(c + 1)) - x, tall > 8 ? tall - 1 : tall);
+        }
+      });
+      return sheet;
     }
 
     labels(pen, height) {
@@ -483,9 +499,9 @@
       });
       pen.fillStyle = colour("dim");
       pen.textAlign = "left";
-      pen.fillText(number(10 ** (this.least / 100)), this.left, top + 18);
+      pen.fillText(number(Number((10 ** (this.least / 100)).toPrecision(2))), this.left, top + 18);
       pen.textAlign = "right";
-      pen.fillText(number(10 ** (this.most / 100)), this.left + wide, top + 18);
+      pen.fillText(number(Number((10 ** (this.most / 100)).toPrecision(2))), this.left + wide, top + 18);
       if (!this.broken.length) return;
       const x = this.left + wide + 22;
       pen.fillStyle = colour("broken");
@@ -503,16 +519,16 @@
 
     hover(x, y) {
       this.cursor = [clamp(Math.floor((y - 8) / this.tall), 0, this.map.rows.length - 1), this.column(x)];
-      this.draw();
+      this.refresh();
     }
 
     move(across, along) {
       const [r, c] = this.cursor || [this.rowsOf(ring && ring.brick)[0], this.low];
       this.cursor = [clamp(r + along, 0, this.map.rows.length - 1), clamp(c + across, this.low, this.high - 1)];
-      this.draw();
+      this.refresh();
     }
 
-    leave() { this.cursor = null; this.draw(); }
+    leave() { this.cursor = null; this.refresh(); }
     zoom(a, b) {
       const low = this.column(Math.max(a, this.left)), high = this.column(Math.min(b, this.right)) + 1;
       if (high - low >= 2) [this.low, this.high] = [low, high];

@@ -22,6 +22,9 @@ _TONES = {Verdict.PASS: "good", Verdict.FAIL: "bad"}
 _SEVERITIES = {Severity.ERROR: "✗ error", Severity.WARNING: "! warning", Severity.INFO: "· note"}
 
 
+_SURE = 0.7
+
+
 def told(foreign: object, limit: int = 400) -> str:
     """``foreign`` as text of a page: nothing in it can be read as markup or reorder what is read."""
     return html.escape(clean(foreign, limit=limit), quote=True)
@@ -87,7 +90,8 @@ def _chain(finding: Finding, prover: Prover) -> str:
 
 def _end(finding: Finding) -> str:
     """Where the chain leads: the root cause, or that there is none to be told."""
-    label = '<span class="role">root cause</span>' if finding.root_cause != "undetermined" else ""
+    role = "root cause" if finding.confidence >= _SURE else "likely cause"
+    label = f'<span class="role">{role}</span>' if finding.root_cause != "undetermined" else ""
     sure = f'<span class="dim">{100 * finding.confidence:.0f} % confident</span>'
     return f'<li class="why end"><h3>{told(words(finding.root_cause))}{label}</h3>{sure}</li>'
 

@@ -105,7 +105,8 @@ def _of_diagnosis(diagnosis: Diagnosis) -> tuple[list[dict[str, Any]], list[str]
     if not isinstance(log, dict) or diagnosis.run.get("format") == "brickprof":
         return None
     notes = [f"{log['unread']:,} lines said nothing to this reader"] if log.get("unread") else []
-    notes += [f"{log['attempts']} attempts: the steps went back; the later one counts"] * (log.get("attempts", 1) > 1)
+    if (attempts := log.get("attempts", 1)) > 1:
+        notes.append(f"{attempts} attempts: the steps went back; the later one counts")
     return list(log.get("series") or ()), notes + [f"Damage: {clean(text)}" for text in log.get("damage") or ()]
 
 
