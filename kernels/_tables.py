@@ -51,7 +51,7 @@ def put(values: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tens
 
 def send(values: Sequence[int], out: Tensor) -> None:
     """Writes ``values`` over ``out``, behind all that the stream has to do before."""
-    host = torch.tensor(values, dtype=out.dtype)
+    host = torch.tensor(values, dtype=out.dtype, device="cpu")
     if out.device.type != "cuda" or torch.cuda.is_current_stream_capturing():
         out.copy_(host)
         return
@@ -75,7 +75,7 @@ def _page(size: int) -> Tensor:
         if page.nbytes >= size and read.query():
             del _pages[place]
             return page
-    page = torch.empty(1 << max(12, (size - 1).bit_length()), dtype=torch.uint8, pin_memory=True)
+    page = torch.empty(1 << max(12, (size - 1).bit_length()), dtype=torch.uint8, device="cpu", pin_memory=True)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(page))
     return page
 

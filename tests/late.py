@@ -35,6 +35,9 @@ class Lane:
         self.at = "stream"
         self.marks = 0
 
+    def recording(self) -> bool:
+        return False
+
     def serves(self, tensor: torch.Tensor) -> bool:
         return True
 

@@ -139,3 +139,37 @@ def test_full_bars_without_an_epoch_count_as_rows(tmp_path):
     ]
     file.write_text("\n".join(rows) + "\n")
     assert logs.read(file).series["loss"].steps.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_nan_for_no_evaluation_in_this_row_is_no_fault():
+    value = np.where(np.arange(300) % 50 == 0, np.linspace(3, 1, 300), math.nan)
+    assert told(judged(epochs(300, loss=np.linspace(3, 1, 300), val_loss=value))) == []
+
+
+def test_rows_of_training_and_of_evaluation_that_leave_each_other_out_are_no_fault():
+    evaluates = np.arange(300) % 50 == 49
+    falling = np.linspace(3, 1, 300)
+    columns = {"train_loss": np.where(evaluates, math.nan, falling), "val_loss": np.where(evaluates, falling, math.nan)}
+    assert told(judged(epochs(300, **columns))) == []
+
+
+def test_nan_to_the_end_is_no_gap():
+    value = np.where(np.arange(300) % 50 == 0, 1.0, math.nan)
+    value[150:] = math.nan
+    found = judged(epochs(300, loss=np.linspace(3, 1, 300), val_loss=value))
+    assert len(told(found)) == 1
+
+
+def test_a_rate_in_too_few_digits_is_no_fault():
+    steps = np.arange(0, 3000, 10)
+    falling = 10.8 * np.exp(-steps / 2000) + NOISE.normal(0, 0.05, len(steps))
+    assert told(judged(block(steps, {"step": steps, "loss": falling, "lr": np.zeros(len(steps))}))) == []
+
+
+def test_a_value_loss_that_grows_with_the_reward_is_no_fault():
+    steps = np.arange(1, 101) * 2048
+    columns = {
+        "rollout/ep_rew_mean": np.linspace(20, 240, 100), "train/loss": np.linspace(9, 36, 100),
+        "train/value_loss": np.linspace(18, 72, 100), "train/entropy_loss": np.linspace(-1.4, -0.7, 100),
+    }  # fmt: skip
+    assert told(judged(block(steps, {"time/total_timesteps": steps, **columns}))) == []

@@ -91,6 +91,14 @@ def test_an_optimizer_that_holds_the_same_in_another_order_is_not_looked_at_agai
     assert len(seen) == 1
 
 
+def test_a_parameter_without_a_gradient_is_no_reason_to_look_twice():
+    over, given = session(), parameters(3)
+    given[1].grad = None
+    watch, seen = kept(over, given, 1)
+    watch.take(given)
+    assert len(seen) == 1
+
+
 def test_two_optimizers_of_one_step_are_both_looked_at():
     over, larger, smaller = session(), parameters(4), parameters(2)
     watch, seen = kept(over, larger, 1)

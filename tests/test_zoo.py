@@ -468,7 +468,7 @@ def test_options_are_a_conscious_choice():
     (entry,) = (entry for entry in app.build()[0].registered_commands if entry.name == "zoo")
     assert sorted(name for name in entry.callback.__annotations__ if name != "return") == [
         "again", "controls", "everything", "family", "faults", "folder", "gpu", "ids", "jobs", "json_file", "kind",
-        "markdown_file", "only_list", "out", "timeout",
+        "markdown_file", "on_gpu", "only_list", "out", "timeout",
     ]  # fmt: skip
 
 

@@ -259,6 +259,7 @@ class Following:
         self._gathering = Gathering(self._path, reader.name, dict(getattr(reader, "roles", {})))
         for item in reader.read(source):
             self._gathering.take([item])
+            self._dirty = True  # what a chunk says comes in several items
             self._judge_if_time()
             if self._halted:
                 return

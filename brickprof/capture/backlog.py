@@ -8,18 +8,34 @@ two apart.
 
 from __future__ import annotations
 
+from collections import deque
+from statistics import median
+
 _HELD_UP = 2.0
-"""A piece that takes so many times its quickest, while the device is behind, was held up."""
+"""A piece that takes so many times what it usually does, while the device is behind, was held up."""
+_KNOWN = 32
+_ENOUGH = 4
 
 
 class Backlog:
     def __init__(self) -> None:
         self._quickest: dict[str, float] = {}
+        self._free: dict[str, deque[float]] = {}
+        """What each piece took lately while the device kept up."""
 
     def quickest(self, piece: str) -> float:
         return self._quickest.get(piece, 0.0)
 
-    def cost(self, piece: str, took: float, *, behind: bool) -> float:
-        """Of the time that ``piece`` took, the part that is ours."""
-        quickest = self._quickest[piece] = min(took, self._quickest.get(piece, took))
-        return min(took, _HELD_UP * quickest) if behind else took
+    def cost(self, piece: str, took: float, *, behind: bool, steady: bool = False) -> float:
+        """Of the time that ``piece`` took, the part that is ours. One that is ``steady`` does the same every time: its
+        quickest tells what it costs; another is compared with what it took while nothing was in its way."""
+        if took <= 0:
+            return took
+        self._quickest[piece] = min(took, self._quickest.get(piece, took))
+        free = self._free.setdefault(piece, deque(maxlen=_KNOWN))
+        if not behind:
+            free.append(took)
+            return took
+        if steady:
+            return min(took, _HELD_UP * self._quickest[piece])
+        return min(took, _HELD_UP * median(free)) if len(free) >= _ENOUGH else took

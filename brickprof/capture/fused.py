@@ -22,6 +22,7 @@ from brickprof.capture.surroundings import hands_off
 SAMPLE = 1024
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _TIMED = 5
+_MOST_FAILURES = 3
 _counter = time.perf_counter_ns
 Tell = Callable[[str, dict[str, Any]], None]
 
@@ -50,6 +51,7 @@ class Fused:
         self._ready: dict[tuple[torch.dtype, int], bool] = {}
         self._reason = ""
         self._told = False
+        self._failures: dict[str, int] = {}
         self._made: dict[tuple[str, torch.dtype, int], Any] = {}
         self._times: dict[str, list[Any]] = {}
 
@@ -67,6 +69,8 @@ class Fused:
     def _launched(
         self, purpose: str, values: Sequence[torch.Tensor], launch: Callable[[Any, Sequence[torch.Tensor]], Any]
     ) -> Table | None:
+        if self._failures.get(purpose, 0) >= _MOST_FAILURES:
+            return None
         groups = self._groups(values)
         if groups is None or not all(self._compiled(dtype, values[0].device.index) for dtype in groups):
             return None
@@ -77,6 +81,7 @@ class Fused:
             ]
         except (ValueError, RuntimeError, NotImplementedError) as error:  # with gaps, sparse, or of another device
             self._lacks(str(error))
+            self._failures[purpose] = self._failures.get(purpose, 0) + 1
             return None
         if len(tables) == 1:
             return Table(tables[0], None)

@@ -108,13 +108,13 @@ def pass_backward(losses: list[Any], upstream: Any) -> Session | None:
         return None
 
 
-def keep_vigil(parameters: list[Any], *, clipping: bool = False) -> None:
+def keep_vigil(parameters: Callable[[], list[Any]], *, clipping: bool = False) -> None:
     """Gradients are about to be clipped or applied: those of a device are judged in every step, looked at or not."""
     for session in sessions:
         if session.vigil is not None and not (session.on.guard or session.on.full):
             start = _counter()
             try:
-                session.vigil(parameters, clipping=clipping)
+                session.vigil(parameters(), clipping=clipping)
             except Exception as error:
                 _failed(session, error)
             session.pay(_counter() - start)

@@ -204,8 +204,9 @@ class Lookout:
         """A step begins, before its forward or behind it."""
         if not self._posts:
             return
-        if not forward_done:
+        if not forward_done and self._kept:
             self._kept = []
+            self._in_vain()
         wanted = step >= self._due and not step % self._stride and not self._seen_anyway()
         if wanted is not bool(self._handles):
             self._hook() if wanted else self._unhook()
@@ -232,14 +233,22 @@ class Lookout:
     def backward(self, losses: Sequence[torch.Tensor]) -> None:
         """A backward begins: counts in the outputs that are still there."""
         kept, self._kept = self._kept, []
-        if not kept or not losses or not on_device(losses[0]) or hands_off():
+        if not kept:
             return
         start = _counter()
         try:
-            if self._count(kept, losses):
+            if not losses or not on_device(losses[0]) or hands_off():
+                self._in_vain()
+            elif self._count(kept, losses):
                 self._learn(_counter() - start)
         except Exception as error:
             self.failed(error)
+
+    def _in_vain(self) -> None:
+        """Outputs were kept, and nothing could be counted in them; again and again, it is not worth the hooks."""
+        self._empty += 1
+        if self._empty >= _EMPTY:
+            self._pause(_REST)
 
     def _count(self, kept: list[_Output], losses: Sequence[torch.Tensor]) -> bool:
         device, stream = losses[0].device, _stream(losses[0].get_device())
@@ -252,9 +261,10 @@ class Lookout:
                 seen.append(Seen(output.brick, value.numel(), value.dtype, output.follows and before == place - 1))
                 values.append(value)
                 before = place
-        self._empty = 0 if values else self._empty + 1
-        if self._empty >= _EMPTY:
-            self._pause(_REST)
+        if values:
+            self._empty = 0
+        else:
+            self._in_vain()
         table = self.counts(_gate(losses), values) if values else None
         session = self._session
         if table is None:
@@ -285,7 +295,7 @@ class Lookout:
         """The device has next to nothing to do for a finite loss: what counts is the host, and its hooks most."""
         session = self._session
         behind = session.readback.late(now() - int(session.cadence.typical_ns))
-        ours = session.backlog.cost(_PIECE, spent, behind=behind)
+        ours = session.backlog.cost(_PIECE, spent, behind=behind, steady=True)
         if self.timing:
             self._hooks_ns, self.timing = _AROUND * self.inside_ns, False
         session.pay(int(ours + self._hooks_ns) - spent)
@@ -336,7 +346,10 @@ class _Post:
 
 
 def _takes_hook(module: nn.Module) -> bool:
-    if isinstance(module, torch.jit.ScriptModule) or any(map(models.compiled, module.modules())):
+    # A hook takes a TransformerEncoderLayer off its fast path, evaluations included.
+    if isinstance(module, torch.jit.ScriptModule | nn.TransformerEncoderLayer):
+        return False
+    if any(map(models.compiled, module.modules())):
         return False
     first = next(module.parameters(), None)
     return first is not None and on_device(first)

@@ -21,6 +21,7 @@ from torch.utils.data import dataloader
 from brickprof.capture import hub
 from brickprof.capture.book import owned
 from brickprof.capture.taps import arguments, collectives, losses, pruning, states, tables
+from brickprof.capture.undressed import is_ours, undressed
 
 _undo: list[Callable[[], None]] = []
 _first_call: Any = None
@@ -170,7 +171,7 @@ def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
     if hub.listening or len(_args) > 1 or _kwargs:
         hub.send("optimizer_begin", stepping)
     if torch.cuda.is_initialized():
-        hub.keep_vigil(owned(stepping))
+        hub.keep_vigil(lambda: owned(stepping))
 
 
 def _optimizer_end(stepping: Any, _args: Any, _kwargs: Any) -> None:
@@ -190,7 +191,7 @@ def _patch_clipping() -> None:
             if _compiling():
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
             parameters = _as_list(parameters)
-            hub.keep_vigil(parameters, clipping=True)
+            hub.keep_vigil(lambda: parameters, clipping=True)
             if not hub.listening:
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
             hub.emit("clip_begin", parameters, total_norm)
@@ -352,21 +353,45 @@ def _patch_copies() -> None:
     torch.nn.Module.__reduce_ex__ = reduce  # type: ignore[method-assign]
     _undo.append(lambda: delattr(torch.nn.Module, "__reduce_ex__"))
 
+    def bare(original: Any) -> Any:
+        """What takes a module apart by its own code, hooks and all."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            first = args[0] if args else next(iter(kwargs.values()), None)
+            with undressed(first if isinstance(first, tuple | list) else (first,)):
+                return original(*args, **kwargs)
+
+        return call
+
+    _replace(torch.jit, "script", bare)
+    _replace(torch.cuda, "make_graphed_callables", bare)
+    _replace(torch.fx.GraphModule, "__deepcopy__", bare)
+
+    def reduced(original: Any) -> Any:
+        """It hands its state out as it is: what is of it is only looked at later."""
+
+        def call(self: Any) -> Any:
+            made = original(self)
+            if not isinstance(made, tuple) or len(made) < 2 or not isinstance(made[1], tuple):
+                return made
+            told = tuple(_without_hooks(("", "", each))[2] if isinstance(each, dict) else each for each in made[1])
+            return (made[0], told, *made[2:])
+
+        return call
+
+    _replace(torch.fx.GraphModule, "__reduce__", reduced)
+
 
 def _without_hooks(made: tuple[Any, ...]) -> tuple[Any, ...]:
     state = made[2]
     if not isinstance(state, dict):
         return made
     ours = {
-        name: type(hooks)((number, hook) for number, hook in hooks.items() if not _is_ours(hook))
+        name: type(hooks)((number, hook) for number, hook in hooks.items() if not is_ours(hook))
         for name in ("_forward_hooks", "_forward_pre_hooks")
-        if isinstance(hooks := state.get(name), dict) and any(map(_is_ours, hooks.values()))
+        if isinstance(hooks := state.get(name), dict) and any(map(is_ours, hooks.values()))
     }
     return (*made[:2], {**state, **ours}, *made[3:]) if ours else made
-
-
-def _is_ours(hook: Any) -> bool:
-    return str(getattr(hook, "__module__", "")).startswith("brickprof.")
 
 
 # -- compile, and the first call of a model that has no optimizer

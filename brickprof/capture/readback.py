@@ -38,6 +38,9 @@ class Lane(Protocol):
     def mark(self, stream: Any) -> Any:
         """A place in the stream, whose ``query()`` says whether everything before it is done."""
 
+    def recording(self) -> bool:
+        """Whether a graph is being captured, which a question to the device would break."""
+
     def buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor: ...
 
 
@@ -52,6 +55,9 @@ class Cuda:
         event = torch.cuda.Event()
         event.record(stream)
         return event
+
+    def recording(self) -> bool:
+        return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
     def buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         buffer = torch.empty(numel, dtype=dtype, device="cpu", pin_memory=True)
@@ -148,7 +154,7 @@ class Readback:
 
     def late(self, stamp: int) -> bool:
         """Whether the device has yet to do what it was given before ``stamp``."""
-        if not self._waiting:
+        if not self._waiting or self.lane.recording():
             return False
         mark, _, _, _, taken = self._waiting[0]
         return 0 < taken < stamp and not mark.query()
@@ -160,6 +166,8 @@ class Readback:
 
     def poll(self) -> None:
         """Delivers what has arrived, in order."""
+        if self._waiting and self.lane.recording():
+            return
         while self._waiting and self._waiting[0][0].query():
             self._deliver()
 

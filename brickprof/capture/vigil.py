@@ -53,7 +53,7 @@ class Vigil:
         self._covered: list[frozenset[int]] = []
         """What was looked at in it."""
         self._groups: dict[str, frozenset[int]] = {}
-        """Whose gradients each purpose reads."""
+        """Whose gradients each purpose reads, those included that have none."""
 
     @property
     def stride(self) -> int:
@@ -82,7 +82,7 @@ class Vigil:
             having = [parameter for parameter in parameters if parameter.grad is not None]
         if set(map(type, values)) != _PLAIN:  # shards; what is sparse has the type of any tensor
             values = [tensors.local(value) for value in values]
-        purpose = self._purpose(having)
+        purpose = self._purpose(having, parameters)
         table = self._session.fused.timed_table(purpose, values) if purpose else None
         if table is None:
             return ""
@@ -90,20 +90,20 @@ class Vigil:
         self._session.readback.read(table.values, lambda host: self._arrived(step, having, order(host.numpy())))
         return purpose
 
-    def _purpose(self, having: Sequence[torch.Tensor]) -> str:
+    def _purpose(self, having: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]) -> str:
         """Several optimizers take turns: each has a table of addresses of its own."""
         name = f"{id(having[0])}.{len(having)}" if having else ""
         if name not in self._groups:
             if len(self._groups) >= _MOST_GROUPS:
                 return ""
-            self._groups[name] = frozenset(map(id, having))
+            self._groups[name] = frozenset(map(id, parameters))
         return name
 
     def _learn(self, purpose: str, spent: int) -> None:
         """Host and device work side by side: what counts is the one that takes longer."""
         session = self._session
         behind = session.readback.late(now() - int(session.cadence.typical_ns))
-        ours = session.backlog.cost(purpose, spent, behind=behind)
+        ours = session.backlog.cost(purpose, spent, behind=behind, steady=True)
         session.pay(int(ours) - spent)
         self._turns += 1
         if self._turns % _RECKON:

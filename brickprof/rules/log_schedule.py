@@ -13,10 +13,12 @@ import numpy as np
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.rules import outcomes, wording
+from brickprof.rules.log_learning import fall
 from brickprof.rules.log_view import View, show, view
 from brickprof.rules.story import Story, Track
 
 CONTRACT = "C-COSINE-001"
+_SEEN_TO_FALL, _LEARNS = 8, 0.05
 _FEWEST = 10
 _FOLLOW = frozenset({"plateau", "not-learning", "slow-learning"})
 _FALLS = 0.9
@@ -51,6 +53,8 @@ class LoggedSchedule:
 def _zero(seen: View, rates: Track) -> Violation | None:
     if float(np.abs(rates.values).max()) > 0.0:
         return None
+    if len(seen.finite) >= _SEEN_TO_FALL and fall(seen.finite) > _LEARNS:
+        return None  # something is learnt: the rate is printed in too few digits
     symptom = f"the learning rate is 0 in all {len(rates):,} lines that tell it"
     text = "An update at a rate of 0 changes nothing: the schedule multiplies by 0, or was never told of a step."
     return _violation(seen, rates, (0, len(rates) - 1), Severity.ERROR, symptom, "learning-rate-too-low", 0.9, text,

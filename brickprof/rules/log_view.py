@@ -29,6 +29,8 @@ _READ = ("loss", "grad", "metric", "said", "log", "evaluation", "scaler", "optim
 _OF_REWARDS = frozenset({"reward", "rewards", "policy", "advantage", "advantages", "entropy", "kl", "return", "returns",
                          "critic", "actor", "value", "ppo", "grpo"})  # fmt: skip
 _ADVERSARIES = frozenset({"gen", "generator", "disc", "discriminator", "adv", "adversarial", "gan", "critic", "actor"})
+_REWARDED = frozenset({"reward", "rewards", "rew", "return", "returns", "episode", "rollout"})
+_POLICIES = frozenset({"policy", "actor", "critic", "entropy"})
 _WITHOUT_MEANING = frozenset({"z", "zscore", "best", "lowest", "patience", "delta", "diff"})
 _VARIANTS = frozenset({"step", "epoch", "interval", "batch", "iter"})
 _TRUE = frozenset({"true", "yes", "on", "1"})
@@ -146,7 +148,9 @@ class View:
         """Whether it is reinforcement learning, or adversaries."""
         told = [frozenset(names.words(name)) for name in self._metrics]
         own = frozenset(names.words(str(self.log.get("loss") or "")))
-        return bool(own & (_OF_REWARDS | _ADVERSARIES)) or any({"reward", "rewards"} & words for words in told)
+        if own & (_OF_REWARDS | _ADVERSARIES) or any(_REWARDED & words for words in told):
+            return True
+        return any("loss" in words and words & _POLICIES for words in told)
 
     @cached_property
     def level_says_nothing(self) -> str:

@@ -111,7 +111,9 @@ class Source:
         """The beginning, unpacked. Of a pipe it is kept, and comes again with the first chunk."""
         if self._head is None:
             if self.is_pipe:
-                self._head = self._piped = _some(self._pipe(), HEAD)
+                self._piped = start = _some(self._pipe(), HEAD)
+                how = _how(start)
+                self._head = _some(self._unpacked(io.BytesIO(start), how, 0), HEAD) if how else start
             else:
                 with self.open() as stream:
                     self._head = _some(stream, HEAD)

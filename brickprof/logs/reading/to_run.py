@@ -184,6 +184,8 @@ def _points(teller: _Teller, series: Series, kind: str) -> Iterator[Event]:
     counted = series.last_attempts()
     values = counted.values
     keep = np.arange(len(values)) if teller.until is None else np.flatnonzero(counted.steps < teller.until)
+    if series.role in ("loss", "eval_loss", "quality"):
+        keep = keep[~_absent(teller.log, counted)[keep]]
     if series.role not in _KEPT_WHOLE and len(keep) > _FEW:
         keep = keep[worth_keeping(values[keep], _FEW)]
     rank = teller.rank_of(series.rank)
@@ -191,6 +193,26 @@ def _points(teller: _Teller, series: Series, kind: str) -> Iterator[Event]:
     name = clean(series.name, limit=200)
     for step, value, line in zip(steps, values[keep].tolist(), lines, strict=True):
         yield teller.event(kind, step, line, _fields(kind, name, series.role, value), rank)
+
+
+def _absent(log: Log, series: Series) -> Any:
+    """Where a nan means that nothing was measured in this row: numbers come at regular intervals between them, or
+    wherever another of these series has none."""
+    nan, nothing = np.isnan(series.values), np.zeros(len(series), dtype=bool)
+    numbers = np.flatnonzero(~nan)
+    if len(numbers) < 2 or not nan.any():
+        return nothing
+    usual = float(np.median(np.diff(numbers)))
+    tail, head = len(series) - 1 - int(numbers[-1]), int(numbers[0])
+    if usual >= 2 and max(int(np.diff(numbers).max()), tail, head) <= 1.5 * usual:
+        return nan
+    for other in log.series.values():
+        if other.name == series.name or other.role not in ("loss", "eval_loss", "quality") or nan.sum() < 2:
+            continue
+        shared = len(other) == len(series) and bool(np.array_equal(other.lines, series.lines))
+        if shared and bool((np.isnan(other.values) != nan).all()):
+            return nan
+    return nothing
 
 
 def _fields(kind: str, name: str, role: str, value: float) -> dict[str, Any]:
