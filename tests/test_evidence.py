@@ -763,7 +763,8 @@ def test_an_optimizer_that_is_built_late_is_looked_at(tmp_path: Path) -> None:
 
     run = recorded(tmp_path, body)
     late = [each for each in found(run, "ownership") if each["step"] >= 100]
-    assert len(late) >= 4
+    # How often is a matter of how busy the machine is; that the new owner is seen, and what nobody owns now, is not.
+    assert len(late) >= 2 and all(each["owned"] == 2 and len(each["unowned"]) == 2 for each in late)
 
 
 class Averaged(nn.Module):
