@@ -761,10 +761,9 @@ def test_an_optimizer_that_is_built_late_is_looked_at(tmp_path: Path) -> None:
         train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=100)
         train(model, torch.optim.SGD(model.head.parameters(), lr=0.1), steps=30)
 
-    run = recorded(tmp_path, body)
+    run = recorded(tmp_path, body, level="deep")  # else how often is a matter of how busy the machine is
     late = [each for each in found(run, "ownership") if each["step"] >= 100]
-    # How often is a matter of how busy the machine is; that the new owner is seen, and what nobody owns now, is not.
-    assert len(late) >= 2 and all(each["owned"] == 2 and len(each["unowned"]) == 2 for each in late)
+    assert len(late) >= 4 and all(each["owned"] == 2 and len(each["unowned"]) == 2 for each in late)
 
 
 class Averaged(nn.Module):

@@ -55,3 +55,24 @@ def test_it_works_in_any_step_and_the_hooks_are_back(tmp_path, take_apart):
                 assert not hooks(made)
             optimizer.step()
     assert watched > 3
+
+
+def test_what_is_no_module_is_scripted_where_it_stands(tmp_path):
+    """A class is looked up in the frame of whoever scripts it."""
+    with brickprof.attach(None, out=tmp_path):
+        local = script_a_class()
+    assert local(torch.ones(3)).tolist() == [3.0, 3.0, 3.0]
+
+
+def script_a_class():
+    @torch.jit.script
+    def tripled(x: torch.Tensor) -> torch.Tensor:
+        return 3 * x
+
+    class Scaled:
+        def __init__(self, x: torch.Tensor) -> None:
+            self.x = tripled(x)
+
+    scaled = torch.jit.script(Scaled)
+    assert scaled(torch.ones(1)).x.item() == 3.0
+    return tripled

@@ -363,7 +363,19 @@ def _patch_copies() -> None:
 
         return call
 
-    _replace(torch.jit, "script", bare)
+    def script(original: Any) -> Any:
+        """It looks names up in the frame that called it: ours is one more."""
+        up = "_frames_up" in inspect.signature(original).parameters
+
+        def call(obj: Any, *args: Any, **kwargs: Any) -> Any:
+            if up and len(args) < 2:
+                kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
+            with undressed((obj,)):
+                return original(obj, *args, **kwargs)
+
+        return call
+
+    _replace(torch.jit, "script", script)
     _replace(torch.cuda, "make_graphed_callables", bare)
     _replace(torch.fx.GraphModule, "__deepcopy__", bare)
 
