@@ -5,15 +5,17 @@
 PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
+FUZZ ?= 10
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.brickprof-ready
 
-.PHONY: help setup demo test test-gpu check bench format clean
+.PHONY: help setup demo test fuzz test-gpu check bench format clean
 
 help:
 	@echo "make demo     a healthy run and a broken one, with their verdicts"
 	@echo "make test     all tests"
+	@echo "make fuzz     the tests of properties, with new examples, FUZZ (10) times"
 	@echo "make test-gpu what needs a GPU, alone and one after the other; skips without one"
 	@echo "make check    ruff, mypy and the direction of imports"
 	@echo "make bench    what brickprof costs a training, and how fast it reads logs"
@@ -39,6 +41,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+fuzz: $(READY)
+	for round in $$(seq $(FUZZ)); do \
+	    $(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile fuzz -n $(WORKERS) || exit 1; done
 
 test-gpu: $(READY)
 	$(BIN)/python -m pytest tests/test_gpu_*.py tests/test_kernels_gpu.py

@@ -69,6 +69,7 @@ class ChromeTrace:
             text = JsonText(stream)
             try:
                 _events(text, trace)
+                text.end()
             except ValueError as error:
                 source.damage.append(clean(error))
         if text.damaged:

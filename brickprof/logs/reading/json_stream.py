@@ -64,6 +64,11 @@ class JsonText:
                     return found
             wanted *= 2
 
+    def end(self) -> None:
+        """Nothing but space may follow."""
+        if found := self.peek():
+            raise ValueError(f"{found!r} stands behind the end, at character {self._place()}")
+
     def members(self) -> Iterator[str]:
         """The names in the object that begins here; whoever takes one reads its value before the next."""
         self.take("{")
