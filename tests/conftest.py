@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # The same tree gets the same answer: `make test` tries the same examples each time, `make fuzz` looks for new ones.
-settings.register_profile("same", derandomize=True)
-settings.register_profile("fuzz", derandomize=False)
+# How long an example takes says how busy the machine is.
+for profile, derandomize in (("same", True), ("fuzz", False)):
+    settings.register_profile(
+        profile, derandomize=derandomize, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
 settings.load_profile("same")
 
 # A runner started in the background ignores these, and so would every script that the tests start.

@@ -17,7 +17,7 @@ read which of them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,9 @@ _MOST_BLOCKS = 512
 _BEHIND = 1
 _FARTHEST_STEP = float(1 << 53)
 _REGULAR = 0.1
+_MOST_PAUSES = 512
+LOG_TIME = "log time"
+"""The name of what lines say about when they were written."""
 
 Codes = NDArray[np.int8]
 
@@ -226,15 +229,14 @@ def worth_keeping(values: Floats, most: int) -> Whole:
     if count <= most:
         return np.arange(count)
     stretch = -(-count // max(most // 4, 1))
-    padded = np.full(-(-count // stretch) * stretch, np.nan)
-    padded[:count] = values
-    rows = padded.reshape(-1, stretch)
-    finite = np.isfinite(rows)
-    begins = np.arange(len(rows)) * stretch
-    lowest = np.where(finite, rows, np.inf).argmin(1) + begins
-    highest = np.where(finite, rows, -np.inf).argmax(1) + begins
+    finite = np.isfinite(values)
+    low, high = (
+        (values, values) if finite.all() else (np.where(finite, values, np.inf), np.where(finite, values, -np.inf))
+    )
+    begins = np.arange(0, count, stretch)
+    lowest, highest = _extremes(low, stretch, np.argmin), _extremes(high, stretch, np.argmax)
     ends = np.minimum(begins + stretch, count) - 1
-    changes = np.flatnonzero(np.diff(np.isfinite(values).astype(np.int8)))
+    changes = np.flatnonzero(finite[1:] != finite[:-1])
     if len(changes) > most // 4:
         changes = np.concatenate([changes[: most // 8], changes[-most // 8 :]])
     around = np.concatenate([changes - 1, changes, changes + 1, changes + 2])
@@ -242,6 +244,13 @@ def worth_keeping(values: Floats, most: int) -> Whole:
     for places in (begins, ends, lowest, highest, around[(around >= 0) & (around < count)], [0, count - 1]):
         keep[places] = True
     return np.flatnonzero(keep)
+
+
+def _extremes(values: Floats, stretch: int, which: Callable[..., Any]) -> Whole:
+    """Where the lowest or the highest value of each stretch is."""
+    full = len(values) // stretch * stretch
+    found: Whole = which(values[:full].reshape(-1, stretch), axis=1) + np.arange(0, full, stretch)
+    return found if full == len(values) else np.append(found, full + which(values[full:]))
 
 
 # -- the order of rows
@@ -378,6 +387,17 @@ class Gathering:
         self._rows_in_all = 0
         self._unread = 0
         self._examples: list[tuple[int, str]] = []
+        self._written: list[tuple[Whole, Floats]] = []
+
+    def written(self, lines: Whole, seconds: Floats) -> None:
+        """When some of the lines were written: of very many, those around pauses and a few others stay."""
+        if len(lines) > MOST_POINTS:
+            apart = np.abs(np.diff(seconds))
+            longest = np.argsort(apart, kind="stable")[-_MOST_PAUSES:]
+            some = np.arange(0, len(lines), -(-len(lines) // MOST_POINTS))
+            keep = np.unique(np.concatenate([some, longest, longest + 1, [len(lines) - 1]]))
+            lines, seconds = lines[keep], seconds[keep]
+        self._written.append((lines, seconds))
 
     def take(self, items: Iterable[Item]) -> Gathering:
         for item in items:
@@ -442,7 +462,7 @@ class Gathering:
         if code >= 0:
             self._order(block, steps, lines, code)
         for name, values in block.values.items():
-            if roles[name] in ("step", "time"):
+            if roles[name] == "step":
                 continue
             key = name, block.rank, kind
             growing = self._growing.get(key)
@@ -491,6 +511,7 @@ class Gathering:
         for by, count in other._steps_by.items():
             self._steps_by[by] = self._steps_by.get(by, 0) + count
         self._rows_in_all += other._rows_in_all
+        self._written += [(at + lines, seconds) for at, seconds in other._written]
         self._skipped(Skipped(other._unread, tuple((line + lines, text) for line, text in other._examples)))
         self.damage += [text for text in other.damage if text not in self.damage]
         self.lines += other.lines
@@ -550,7 +571,23 @@ class Gathering:
             one = Series(name, self.role(name, kind), steps, values, lines, of_attempt, growing.count, rank, kind)
             shown = _shown(one)
             found[shown if shown not in found else f"{kind or 'train'}/{shown}"] = one
+        if (clock := self._clock(found, begins)) is not None:
+            found.setdefault(clock.name, clock)
         return found
+
+    def _clock(self, found: dict[str, Series], begins: Whole) -> Series | None:
+        """When lines were written, over the steps they are of; none where a column tells it."""
+        known = [series for series in found.values() if len(series)]
+        if not self._written or not known or any(series.role == "time" for series in known):
+            return None
+        ruler = max(known, key=lambda series: (series.role == "loss", len(series)))
+        lines = np.concatenate([at for at, _ in self._written])
+        seconds = np.concatenate([at for _, at in self._written])
+        place = np.searchsorted(ruler.lines, lines, side="right") - 1
+        told = place >= 0
+        steps, lines = ruler.steps[place[told]], lines[told]
+        of_attempt = np.searchsorted(begins, lines, side="right").astype(np.int64)
+        return Series(LOG_TIME, "time", steps, seconds[told], lines, of_attempt, len(lines)) if told.any() else None
 
     def _ruler(self) -> tuple[Whole, Whole] | None:
         """Lines and steps of the series that has most steps."""

@@ -27,6 +27,7 @@ from brickprof.logs.reading import incidents, names, rows
 from brickprof.logs.reading.model import Floats, Whole
 from brickprof.logs.reading.numbers import PLAIN
 from brickprof.logs.reading.objects import LONGEST_LIST
+from brickprof.logs.reading.words import WORD, Words, stands, words_of
 
 SETTINGS = frozenset({"config", "args", "hparams", "hyperparameters", "hyper_parameters", "cfg", "settings", "params"})
 """Keys under which a line states what the run was started with."""
@@ -37,8 +38,6 @@ MESSAGES = frozenset({
 _MOST_DEEP = 8
 _LONGEST_KEY = 100
 _QUOTE, _NEWLINE = ord('"'), ord("\n")
-_WORD = 8
-_EVERYTHING = np.uint64((1 << 64) - 1)
 _LONGEST_LITERAL = 4096
 _LONGEST_NUMBER = 64
 _LONGEST_LINE = 64 << 10
@@ -69,8 +68,7 @@ class _Literal:
     """Which quote of the line is the first in it; -1: none, it ends the line."""
     before: int
     """Bytes in it before that quote."""
-    words: tuple[tuple[np.uint64, np.uint64], ...]
-    """The text again, as words of eight bytes and their masks."""
+    words: Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +136,6 @@ class Lines:
 
     def line(self, place: int) -> bytes:
         return self.padded[self.begins[place] : self.ends[place]]
-
-    def words_at(self, places: Whole, count: int) -> NDArray[np.uint64]:
-        """The ``count`` words of eight bytes that begin at each place."""
-        width = count * _WORD
-        anywhere: Any = np.ndarray((len(self.padded) - width + 1,), f"V{width}", self.padded, 0, (1,))
-        return anywhere[places].view("<u8").reshape(len(places), count)  # type: ignore[no-any-return]
 
     def quotes_of(self, places: Whole, count: int) -> Whole:
         """The places of all quotes of lines that have ``count`` each."""
@@ -242,7 +234,7 @@ def layout_of(line: bytes) -> Layout | None:
     if next(order, None) is not None:
         return None
     literals = tuple(_literals(line, cuts))
-    if max(len(literal.text) for literal in literals) > _LONGEST_LITERAL - _WORD:
+    if max(len(literal.text) for literal in literals) > _LONGEST_LITERAL - WORD:
         return None
     return Layout(2 * len(strings), literals, tuple(slots), tuple(constants), kind)
 
@@ -308,15 +300,8 @@ def _literals(line: bytes, cuts: list[tuple[int, int]]) -> Iterator[_Literal]:
     for start, end in [*cuts, (len(line), len(line))]:
         text = line[begin:start]
         before = text.find(b'"')
-        yield _Literal(text, line.count(b'"', 0, begin) if before >= 0 else -1, max(before, 0), tuple(_words(text)))
+        yield _Literal(text, line.count(b'"', 0, begin) if before >= 0 else -1, max(before, 0), words_of(text))
         begin = end
-
-
-def _words(text: bytes) -> Iterator[tuple[np.uint64, np.uint64]]:
-    """A text as words of eight bytes, each with a mask that leaves out what is behind its end."""
-    for at in range(0, len(text), _WORD):
-        part = text[at : at + _WORD]
-        yield np.uint64(int.from_bytes(part, "little")), np.uint64((1 << 8 * len(part)) - 1)
 
 
 def _columns(lines: Lines, layout: Layout, places: Whole) -> Columns | None:
@@ -369,9 +354,7 @@ def _matching(lines: Lines, layout: Layout, places: Whole) -> tuple[Whole, list[
         places, starts = places[good], [start[good] for start in starts]
     good = np.ones(len(places), dtype=bool)
     for literal, start in zip(layout.literals, starts, strict=True):
-        found = lines.words_at(start, len(literal.words))
-        for place, (word, mask) in enumerate(literal.words):
-            good &= (found[:, place] if mask == _EVERYTHING else found[:, place] & mask) == word
+        good &= stands(literal.words, lines.padded, start)
     if not good.all():
         places, starts = places[good], [start[good] for start in starts]
     return places, starts

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
+Places = NDArray[np.int32]
+"""In a chunk."""
 
 ROLES = (
     "step", "epoch", "loss", "eval_loss", "lr", "grad_norm", "scale", "skipped", "nonfinite", "step_seconds",

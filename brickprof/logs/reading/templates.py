@@ -23,7 +23,7 @@ from brickprof.logs.reading.naming import HOLE, MEASURED, Column, Shape, shape
 from brickprof.logs.reading.numbers import number
 from brickprof.logs.reading.patterns import from_pattern
 from brickprof.logs.reading.source import Part, Source
-from brickprof.logs.reading.tokens import Cut, cut, plain
+from brickprof.logs.reading.tokens import Cut, Cutter, plain
 from brickprof.text import clean
 
 __all__ = ["Engine", "Form", "TextReader", "from_pattern", "likely", "share", "stated"]
@@ -124,12 +124,13 @@ class Engine:
         self._templates: dict[bytes, _Template] = {}
         self._often: list[_Template] = []
         self._counting = _Counting()
+        self._cutter = Cutter()
         self._watch = incidents.Watch(self.form.spoken)
         self._shown = 0
         self._speaker: int | None = None
 
     def take(self, data: bytes, first_line: int = 1) -> list[Item]:
-        found = cut(data, first_line)
+        found = self._cutter.cut(data, first_line)
         if not len(found):
             return []
         items: list[Item] = []
