@@ -4,8 +4,7 @@ Enters: chunks of bytes. Leaves: blocks, facts in words, and what was left over.
 is the same but for the numbers in it are of one template, and a template is looked at once, when its first line comes
 (see ``naming``). After that a chunk is matched as a whole, all its lines at once (see ``tokens``).
 
-Where a row has no step of its own it is of the step that the log spoke of last: in another line, or in a progress bar.
-Steps that begin anew with each epoch are counted on. A line that is cut off, or that ran into another one, is no row.
+A line that is cut off, or that ran into another one, is no row. ``counting`` says which step a row is of.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from brickprof.logs.reading import incidents, names
+from brickprof.logs.reading import incidents
+from brickprof.logs.reading.counting import Counting, Rows, Template
 from brickprof.logs.reading.model import Block, Fact, Floats, Head, Item, Skipped, Whole
 from brickprof.logs.reading.naming import HOLE, MEASURED, Column, Shape, shape
 from brickprof.logs.reading.numbers import number
@@ -69,50 +69,15 @@ class Form:
     """Whether rows of names that mean nothing to us are rows."""
 
 
-@dataclass(slots=True)
-class _Template:
-    gaps: tuple[str, ...]
-    shape: Shape | None
-    kind: str = ""
-    seen: int = 0
-    cut_off: bool = False
-    needs_two: bool = False
-    only_counts: bool = False
-    """It draws a bar or heads an epoch, and measures nothing."""
-
-    @property
-    def is_row(self) -> bool:
-        sure = self.seen > 1 or not self.needs_two
-        return self.shape is not None and not self.cut_off and not self.only_counts and sure
-
-    @property
-    def tells(self) -> bool:
-        return self.is_row or self.only_counts
-
-
 @dataclass(frozen=True, slots=True)
 class _Known:
     """A line without its numbers, as it stands in the file: what it is a line of, and which rank wrote it."""
 
-    template: _Template | None
+    template: Template | None
     rank: int = -1
 
 
 _NOTHING = _Known(None)
-
-
-@dataclass(slots=True)
-class _Rows:
-    """Lines of one template in one chunk."""
-
-    template: _Template
-    index: Whole
-    lines: Whole
-    values: dict[str, Floats]
-    ranks: Whole | None
-    step: str | None
-    weak: bool
-    """The step is that of a progress bar."""
 
 
 class Engine:
@@ -121,9 +86,9 @@ class Engine:
     def __init__(self, form: Form | None = None) -> None:
         self.form = form or Form()
         self._known: dict[bytes, _Known] = {}
-        self._templates: dict[bytes, _Template] = {}
-        self._often: list[_Template] = []
-        self._counting = _Counting()
+        self._templates: dict[bytes, Template] = {}
+        self._often: list[Template] = []
+        self._counting = Counting()
         self._cutter = Cutter()
         self._watch = incidents.Watch(self.form.spoken)
         self._shown = 0
@@ -159,12 +124,12 @@ class Engine:
 
     # -- templates
 
-    def _rows(self, found: Cut, taken: NDArray[np.bool_]) -> list[_Rows]:
+    def _rows(self, found: Cut, taken: NDArray[np.bool_]) -> list[Rows]:
         if not len(found.counted):
             return []
         known = self._learn(found)
         numbers: dict[int, int] = {}
-        templates: list[_Template] = []
+        templates: list[Template] = []
         of = np.full(len(known), -1, dtype=np.int16)
         for place, one in enumerate(known):
             template = one.template
@@ -188,7 +153,7 @@ class Engine:
     def _learn(self, found: Cut) -> list[_Known]:
         """What is known of each skeleton in the chunk, when those that are new have been looked at."""
         counts = np.bincount(found.skeleton_of, minlength=len(found.skeletons)).tolist()
-        fresh: dict[int, tuple[_Template, int]] = {}
+        fresh: dict[int, tuple[Template, int]] = {}
         known: list[_Known] = []
         room = len(self._templates) < _MOST_TEMPLATES
         unknown = (place for place, raw in enumerate(found.skeletons) if raw not in self._known)
@@ -223,8 +188,8 @@ class Engine:
         known = self._known[raw] = _Known(template, rank)
         return known
 
-    def _template(self, gaps: tuple[str, ...], example: bytes) -> _Template:
-        made = _Template(gaps, None)
+    def _template(self, gaps: tuple[str, ...], example: bytes) -> Template:
+        made = Template(gaps, None)
         if incidents.speaks(example):
             return made
         seen = shape(gaps)
@@ -256,7 +221,7 @@ class Engine:
         step = step or next((column for column in columns if column.role == "step"), None)
         return replace(seen, columns=columns, step=step)
 
-    def _begins_another(self, template: _Template, count: int) -> bool:
+    def _begins_another(self, template: Template, count: int) -> bool:
         """Whether it is the begin of lines that are otherwise longer: those few were cut off."""
         own = template.gaps
         for other in self._often:
@@ -269,8 +234,8 @@ class Engine:
     # -- rows
 
     def _read(
-        self, found: Cut, template: _Template, places: Whole, ranks: Whole, taken: NDArray[np.bool_]
-    ) -> _Rows:  # fmt: skip
+        self, found: Cut, template: Template, places: Whole, ranks: Whole, taken: NDArray[np.bool_]
+    ) -> Rows:  # fmt: skip
         """The rows of a template: those of ``found.counted`` at ``places``."""
         seen = template.shape
         assert seen is not None
@@ -294,7 +259,7 @@ class Engine:
             taken[here] = True
         step = seen.step.name if seen.step is not None and seen.step.name in values else None
         weak = seen.bar is not None and seen.step is not None and seen.step.hole == seen.bar[0]
-        return _Rows(template, here, found.lines[here], values, ranks if (ranks >= 0).any() else None, step, weak)
+        return Rows(template, here, found.lines[here], values, ranks if (ranks >= 0).any() else None, step, weak)
 
     def _skipped(self, found: Cut, left: Whole) -> Iterator[Skipped]:
         lengths = found.begins[left + 1] - found.begins[left]
@@ -359,15 +324,15 @@ def _is_whole(found: Cut, here: Whole) -> bool:
     return b"." in last and len(last.split(b".")[-1]) == len(before.split(b".")[-1]) and b"e" not in last.lower()
 
 
-def _merged(rows: list[_Rows]) -> list[_Rows]:
+def _merged(rows: list[Rows]) -> list[Rows]:
     """Rows of the same names are one table, in the order of the file, however many templates they came in."""
-    tables: dict[tuple[str, ...], list[_Rows]] = {}
+    tables: dict[tuple[str, ...], list[Rows]] = {}
     for part in rows:
         tables.setdefault((part.template.kind, *sorted(part.values)), []).append(part)
     return sorted((_one(parts) for parts in tables.values()), key=lambda part: int(part.index[0]))
 
 
-def _one(parts: list[_Rows]) -> _Rows:
+def _one(parts: list[Rows]) -> Rows:
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -377,10 +342,10 @@ def _one(parts: list[_Rows]) -> _Rows:
     ranks = [np.full(len(part.index), -1) if part.ranks is None else part.ranks for part in parts]
     of_ranks = None if all(part.ranks is None for part in parts) else np.concatenate(ranks)[order]
     lines = np.concatenate([part.lines for part in parts])[order]
-    return _Rows(first.template, index[order], lines, values, of_ranks, first.step, first.weak)
+    return Rows(first.template, index[order], lines, values, of_ranks, first.step, first.weak)
 
 
-def _blocks(part: _Rows, speaker: int | None) -> Iterator[Block]:
+def _blocks(part: Rows, speaker: int | None) -> Iterator[Block]:
     if part.ranks is None:
         yield Block(part.lines, part.values, None, part.template.kind)
         return
@@ -389,139 +354,6 @@ def _blocks(part: _Rows, speaker: int | None) -> Iterator[Block]:
         values = {name: column[own] for name, column in part.values.items()}
         of_all = rank < 0 or (rank == speaker and rank > 0)
         yield Block(part.lines[own], values, None if of_all else int(rank), part.template.kind)
-
-
-# -- steps
-
-
-@dataclass(slots=True)
-class _Epochs:
-    """Steps that begin anew with each epoch."""
-
-    first: float = np.nan
-    period: float = 0.0
-    anew: bool = False
-    last: tuple[float, float] = (np.nan, np.nan)
-
-
-def _stands_still(steps: Floats, rows: list[_Rows]) -> bool:
-    """A bar that was drawn once, or never moves, while row comes after row, does not count them."""
-    waiting = sum(len(part.index) for part in rows if part.step is None and part.template.is_row)
-    return waiting > 2 and len(steps) > 0 and float(steps.min()) == float(steps.max())
-
-
-def _always_full(part: _Rows) -> bool:
-    """Row after row behind a bar that is full, and no epoch that would tell them apart: the rows are what counts."""
-    steps, total = part.values[part.step or "step"], part.values.get("total_steps")
-    if total is None or len(steps) < 3 or any(names.role(name) == "epoch" for name in part.values):
-        return False
-    return bool((steps == total).all()) and float(total.min()) == float(total.max())
-
-
-class _Counting:
-    """Gives each row its step."""
-
-    def __init__(self) -> None:
-        self._step: float | None = None
-        self._bar_step: float | None = None
-        self._bar_total: float | None = None
-        self._epoch: float | None = None
-        self._spoken = False
-        """Some line says its step in words: bars are not asked."""
-        self._epochs: dict[int, _Epochs] = {}
-
-    def count(self, rows: list[_Rows]) -> None:
-        self._fill_epochs(rows)
-        for part in rows:
-            if part.step is not None and _always_full(part):
-                part.values = {name: column for name, column in part.values.items() if name != part.step}
-                part.step = None
-            if part.step is not None:
-                self._count_on(part)
-        said = [part for part in rows if part.step is not None and not part.weak and part.template.is_row]
-        self._spoken = self._spoken or bool(said)
-        sources = said if self._spoken else [part for part in rows if part.step is None and self._is_bar(part)]
-        sources = sources if self._spoken else [*sources, *(part for part in rows if part.weak and part.step)]
-        places, steps = _in_order([(part.index, part.values[part.step or "step"]) for part in sources])
-        if not self._spoken and len(steps):
-            places, steps = self._of_main_bar(sources, places, steps)
-        before = self._step if self._spoken else self._bar_step
-        if not self._spoken and before is None and _stands_still(steps, rows):
-            places, steps = places[:0], steps[:0]
-        if len(steps) or before is not None:
-            for part in rows:
-                if part.step is None and part.template.is_row:
-                    part.values = {"step": _carried(part.index, places, steps, before), **part.values}
-        if len(steps):
-            self._step = self._bar_step = float(steps[-1])
-        for part in rows:
-            if not part.template.is_row:
-                part.values = {}
-
-    def _is_bar(self, part: _Rows) -> bool:
-        return not part.template.is_row and "step" in part.values
-
-    def _of_main_bar(self, sources: list[_Rows], places: Whole, steps: Floats) -> tuple[Whole, Floats]:
-        """Only the bar of the training counts: the first that was drawn, by how long it is."""
-        bars = [part for part in sources if "total_steps" in part.values]
-        _, totals = _in_order([(part.index, part.values["total_steps"]) for part in bars])
-        if len(totals) != len(steps):
-            return places, steps
-        if self._bar_total is None:
-            self._bar_total = float(totals[0])
-        own = totals == self._bar_total
-        return places[own], steps[own]
-
-    def _fill_epochs(self, rows: list[_Rows]) -> None:
-        """``Epoch 3/10`` on a line of its own is the epoch of the lines below."""
-        heads = [part for part in rows if not part.template.is_row and "step" not in part.values and part.values]
-        places, epochs = _in_order([(part.index, next(iter(part.values.values()))) for part in heads])
-        if len(epochs) or self._epoch is not None:
-            for part in rows:
-                own = part.template.is_row and part.step is not None and "total_steps" in part.values
-                if own and not any(names.role(name) == "epoch" for name in part.values):
-                    part.values = {**part.values, "epoch": _carried(part.index, places, epochs, self._epoch)}
-        if len(epochs):
-            self._epoch = float(epochs[-1])
-
-    def _count_on(self, part: _Rows) -> None:
-        epoch = next((name for name in part.values if names.role(name) == "epoch"), None)
-        if epoch is None or part.step is None or not len(part.index):
-            return
-        known = self._epochs.setdefault(id(part.template), _Epochs())
-        epochs, steps = part.values[epoch], part.values[part.step]
-        if not (np.isfinite(epochs).all() and (epochs == np.floor(epochs)).all()):
-            return
-        if np.isnan(known.first):
-            known.first = float(epochs[0])
-        up = np.diff(epochs, prepend=known.last[0]) > 0
-        no_further = np.diff(steps, prepend=known.last[1]) <= 0
-        known.anew = known.anew or bool((up & no_further).any())
-        known.last = float(epochs[-1]), float(steps[-1])
-        total = part.values.get("total_steps")
-        period = total if total is not None else max(known.period, float(np.nanmax(steps)) + 1)
-        known.period = float(np.max(period))
-        if known.anew:
-            part.values[part.step] = (epochs - known.first) * period + steps
-            part.values.pop("total_steps", None)
-
-
-def _in_order(parts: Sequence[tuple[Whole, Floats]]) -> tuple[Whole, Floats]:
-    if not parts:
-        return np.zeros(0, dtype=np.int64), np.zeros(0)
-    places = np.concatenate([place for place, _ in parts])
-    order = np.argsort(places, kind="stable")
-    return places[order], np.concatenate([values for _, values in parts])[order]
-
-
-def _carried(index: Whole, places: Whole, values: Floats, before: float | None) -> Floats:
-    """What was said last before each place; before anything was said, what had been, or where it begins."""
-    if not len(values):
-        return np.full(len(index), np.nan if before is None else before)
-    if before is None:
-        before = 0.0 if values[0] <= 1 else float(values[0])
-    at = np.searchsorted(places, index) - 1
-    return np.where(at >= 0, values[np.maximum(at, 0)], before)
 
 
 # -- readers
