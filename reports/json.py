@@ -1,10 +1,12 @@
 """A diagnosis as diagnosis.json: the stable document that other programs parse.
 
-Enters: a ``Diagnosis``. Leaves: strict JSON in ASCII, two spaces deep, with a newline at its end.
+Enters: a ``Diagnosis``. Leaves: strict JSON in ASCII, two spaces deep, with a newline at its end. ``SCHEMA`` is the
+file of the JSON Schema that describes it (``brickprof report --schema`` prints it).
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from brickprof.diagnosis.model import Diagnosis
 
 NAME, SUFFIX = "json", ".json"
+SCHEMA = Path(__file__).with_name("diagnosis.schema.json")
 
 
 def text(diagnosis: Diagnosis) -> str:

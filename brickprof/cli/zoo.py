@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from brickprof.cli import _writing as writing
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -75,7 +77,7 @@ def zoo(
     ours = known.faults() | known.controls() if folder is None else known.elsewhere(folder)
     pool = [each for each in ours.values() if (both or each.healthy is controls) and (each.needs != "cpu" or not gpu)]
     chosen = choose(pool, ids or [], kind, family)
-    shown = _console(json_file == "-" or markdown_file == "-")
+    shown = writing.console(to_stderr="-" in (json_file, markdown_file))
     if only_list:
         _list(chosen, shown, json_file)
         return
@@ -202,9 +204,9 @@ def _report(marks: Sequence[Mark], console: Console, json_file: str | None, mark
     console.print(board.shown(marks, figures), highlight=False)
     if json_file:
         document = {"schema": 1, "tally": figures.to_dict(), "specimens": [mark.to_dict() for mark in marks]}
-        _write(json_file, json.dumps(document, indent=2, allow_nan=False) + "\n")
+        writing.write(json_file, json.dumps(document, indent=2, allow_nan=False) + "\n")
     if markdown_file:
-        _write(markdown_file, _kept(markdown_file) + board.markdown(marks, figures))
+        writing.write(markdown_file, _kept(markdown_file) + board.markdown(marks, figures))
     if not any(mark.counts for mark in marks):
         raise NothingToJudge("Nothing of what was asked for can run on this machine.")
     return 0 if figures.met else 1
@@ -225,29 +227,7 @@ def _list(chosen: Sequence[Specimen], console: Console, json_file: str | None) -
     console.print(board.listing(chosen), highlight=False)
     if json_file:
         truths = [asdict(one) | {"path": one.path.name, "files": dict(one.files)} for one in chosen]
-        _write(json_file, json.dumps(truths, indent=2) + "\n")
-
-
-def _write(file: str, text: str) -> None:
-    from brickprof.errors import OutputError
-
-    if file == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        Path(file).write_text(text, "utf-8")
-    except OSError as error:
-        raise OutputError(f"{file} cannot be written: {error.strerror or error}.") from None
-
-
-def _console(stdout_is_taken: bool) -> Console:
-    from rich.console import Console
-
-    stream: Any = sys.stderr if stdout_is_taken else sys.stdout
-    if hasattr(stream, "reconfigure"):
-        stream.reconfigure(errors="backslashreplace")
-    piped = not stream.isatty()
-    return Console(file=stream, width=200 if piped else None)
+        writing.write(json_file, json.dumps(truths, indent=2) + "\n")
 
 
 def _cores() -> int:
