@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
+
+from brickprof.text import clean
 
 
 class Kind(StrEnum):
@@ -40,6 +43,22 @@ class Brick:
         if qualified and self.model:
             return f"{self.model}.{self.path}" if self.path else self.model
         return self.path or self.model
+
+
+@lru_cache(4096)
+def title(brick: Brick, phase: str, *, qualified: bool = False) -> str:
+    """What a brick is called in a phase, outside: the same in NVTX ranges, in OpenTelemetry spans and in every trace.
+
+    It is the same in every step, so that other tools can group by it. A kernel is one kernel whoever launches it.
+    """
+    name = clean(brick.name(qualified=qualified) or str(brick.kind))
+    if brick.kind is Kind.KERNEL or phase == "step":
+        return name
+    if brick.kind is Kind.TRANSFER:
+        return f"{name} transfer"
+    if phase == "forward" and (brick.path or qualified):
+        return name
+    return phase if phase in (name, "forward") else f"{name} {phase}"
 
 
 @dataclass(frozen=True, slots=True)

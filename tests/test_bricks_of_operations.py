@@ -14,7 +14,7 @@ from torch import nn
 import brickprof
 from brickprof.capture import models, places
 from brickprof.contracts import registry
-from brickprof.diagnosis.diagnose import diagnose
+from brickprof.diagnosis import diagnose
 from brickprof.diagnosis.model import Finding
 from brickprof.rules.initialisation import Initialisation
 from brickprof.rules.story import Story

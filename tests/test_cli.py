@@ -65,7 +65,7 @@ def test_no_command_shows_the_help_and_is_wrong_usage(capsys):
         (["show"], "Missing argument 'RUN'. See: brickprof show --help"),
         (["show", "a", "--nope"], "No such option"),
         (["show", "no-such-run"], "no-such-run"),
-        (["export", "x", "--to", "xml"], "--to is 'xml'. Formats: parquet, csv, otlp."),
+        (["export", "x", "--to", "xml"], "--to is 'xml'. Formats: csv, otlp, parquet, perfetto,"),
         (["export", "x", "--to", "csv", "--endpoint", "http://x"], "--endpoint is for --to otlp"),
     ],
 )
@@ -94,7 +94,7 @@ def test_options_are_a_conscious_choice():
         options[entry.name] = sorted(name for name in code if name != "return")
     assert {name: options[name] for name in ("show", "export", "doctor")} == {
         "show": ["as_json", "identity", "run"],
-        "export": ["endpoint", "out", "run", "to"],
+        "export": ["endpoint", "out", "run", "steps", "to"],
         "doctor": ["as_json"],
     }
 
@@ -194,7 +194,7 @@ def test_export_otlp_to_a_file(run, tmp_path, capsys):
     lines = (tmp_path / "spans.jsonl").read_text().splitlines()
     assert lines
     assert "resourceSpans" in json.loads(lines[0])
-    assert "exported" in capsys.readouterr().out
+    assert "wrote" in capsys.readouterr().out
 
 
 def test_export_to_where_nothing_can_be_written(run, tmp_path, capsys):

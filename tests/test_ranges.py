@@ -45,7 +45,19 @@ def test_names_and_nesting_are_those_of_the_bricks(trace, nvtx):
     outer = trace.open(1, PHASE["forward"])
     trace.close(trace.open(2, PHASE["forward"]), write=False)
     trace.close(outer, write=True)
-    assert nvtx.seen == [("GPT",), ("GPT", "GPT.blocks.0")] and nvtx.open == []
+    assert nvtx.seen == [("forward",), ("forward", "blocks.0")] and nvtx.open == []
+
+
+def test_names_carry_their_model_once_there_are_two(trace, nvtx):
+    trace.close(trace.open(2, PHASE["backward"]), write=False)
+    BRICKS[Brick(Kind.BLOCK, "blocks.0", "Critic")] = 4
+    try:
+        trace.close(trace.open(4, PHASE["forward"]), write=False)
+        trace.close(trace.open(2, PHASE["backward"]), write=False)
+        trace.close(trace.open(1, PHASE["forward"]), write=False)
+    finally:
+        BRICKS.pop(Brick(Kind.BLOCK, "blocks.0", "Critic"))
+    assert nvtx.seen == [("blocks.0 backward",), ("Critic.blocks.0",), ("GPT.blocks.0 backward",), ("GPT",)]
 
 
 def test_what_never_closed_is_closed_with_what_it_was_in(trace, nvtx):
@@ -59,7 +71,7 @@ def test_a_new_step_keeps_the_users_own_bricks_alone(trace, nvtx):
     trace.open(3, PHASE["user"])
     trace.open(1, PHASE["forward"])
     trace.reset()
-    assert nvtx.open == ["epoch"]
+    assert nvtx.open == ["epoch user"]
 
 
 def test_nothing_unless_somebody_looks(monkeypatch):
@@ -89,4 +101,4 @@ def test_a_real_run_has_them(tmp_path, monkeypatch):
             model(torch.ones(2, 4)).mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-    assert {"Sequential", "Sequential.0", "backward", "SGD"} <= set(pushed)
+    assert {"forward", "0", "backward", "SGD optimizer"} <= set(pushed)

@@ -39,7 +39,7 @@ from brickprof.capture.readback import Readback
 from brickprof.capture.steps import StepClock
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.trace import PHASE, Trace
-from brickprof.clock import now
+from brickprof.clock import OFFSET, now
 from brickprof.journal import Journal
 from brickprof.pulse import Pulse
 from brickprof.records import PHASES
@@ -424,7 +424,7 @@ class Session:
         if self.looking:
             self.emit("step_end", self.step)
             spent = self._learn_costs(wall, spent)
-            self._write_step_span(wall, spent)
+            self._write_step_span(wall, spent, self._step_started + OFFSET)
         self._total_spent += spent
         self._read_back(self._step_started)
         if not self.looking:
@@ -504,9 +504,9 @@ class Session:
             self.cadence.measured(way, ours)
         return int(max(spent - held_up, 0))
 
-    def _write_step_span(self, wall: int, spent: int) -> None:
+    def _write_step_span(self, wall: int, spent: int, end: int) -> None:
+        """``end``: when the step was over, which is before the probes looked back at it."""
         if self.tracing:
-            end = now()
             row = (self.trace.step_id, 0, self._step_brick, PHASE["step"], self.step, 0, end - wall, end,
                    None, None, f'{{"looking_ns":{spent}{self._why()}}}')  # fmt: skip
             self.trace.write(row, self.clock.first)
@@ -576,7 +576,8 @@ class Session:
         self.census.stop_waiting()
         self.emit("close")
         with contextlib.suppress(Exception):
-            self._write_step_span(_counter() - self._step_started, self._spent)
+            end = now()
+            self._write_step_span(end - OFFSET - self._step_started, self._spent, end)
             self.clock.resolve(last=True)
             fields = {
                 "steps": self._trained,

@@ -63,7 +63,7 @@ class Trace:
         self._open.append((number, brick, phase, now(), self.clock.mark() if self.clock.running else None))
         self.pulse.enter(brick, _SHOWN.get(phase, 0))
         if self.ranges is not None:
-            self.ranges.push(brick)
+            self.ranges.push(brick, phase)
         return number
 
     def close(self, number: int, *, write: bool, attributes: str | None = None) -> int:
@@ -137,4 +137,4 @@ class Trace:
         for _, brick, phase, _, _ in kept:
             self.pulse.enter(brick, _SHOWN[phase])
             if self.ranges is not None:
-                self.ranges.push(brick)
+                self.ranges.push(brick, phase)

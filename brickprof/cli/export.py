@@ -1,78 +1,113 @@
-"""``brickprof export``: a recorded run for other tools.
+"""``brickprof export``: a recorded run, or a log, for other people's tools.
 
-Enters: a run. Leaves: Parquet partitioned by rank, CSV tables, or OTLP spans to an endpoint or a file.
+Enters: a run's folder or id, or a log, and a format. Leaves: a file, a folder, or spans sent to an endpoint. The
+formats are the modules of ``brickprof.telemetry.exports``.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from brickprof.run import Run
 
-FORMATS = ("parquet", "csv", "otlp")
-_TABLES = ("spans", "samples", "events", "loss", "lr", "bricks", "tensors", "ranks")
+
+class _WithFormats(TyperCommand):
+    """The command, whose help names every format that is there."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from brickprof.telemetry.exports import formats
+        from brickprof.text import clean
+
+        with formatter.section("Formats"):
+            formatter.write_dl([(clean(name), clean(module.TITLE)) for name, module in formats().items()])
 
 
 def register(app: typer.Typer) -> None:
-    app.command("export")(export)
+    app.command("export", cls=_WithFormats)(export)
 
 
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or the last letters of its id.")],
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet, csv or otlp.")] = "parquet",
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, the last letters of its id, or a log.")],
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="One of the formats below.")] = "parquet",
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="PATH", help="Where to: a folder; for otlp a file of JSON lines."),
+        typer.Option("--out", "-o", metavar="PATH", help="The file or folder to write; default: in the run's folder."),
     ] = None,
     endpoint: Annotated[
         str | None, typer.Option("--endpoint", metavar="URL", help="For otlp: the endpoint to send to.")
     ] = None,
+    steps: Annotated[
+        str | None, typer.Option("--steps", metavar="A:B", help="Only these steps, both included: 100:200, 100:, 7.")
+    ] = None,
 ) -> None:
-    """Write a recorded run as Parquet, CSV or OpenTelemetry spans.
+    """Write a recorded run, or the numbers of a log, for other people's tools.
 
-    Example: brickprof export k3f9 --to csv -o tables
+    Examples:
+
+      brickprof export k3f9 --to perfetto -o trace.json.gz --steps 200:210
+
+      brickprof export k3f9 --to otlp --endpoint http://localhost:4318
+
+      brickprof export k3f9 --to tensorboard -o runs/k3f9
+
+      brickprof export train.log --to wandb-csv -o history.csv
+
+    Without -o, a recorded run is written into its own folder, and a log into the working directory; otlp goes
+    to the endpoint that OTEL_EXPORTER_OTLP_ENDPOINT names. Exit codes: 0 written; 2 wrong usage, no such run, or a
+    place that cannot be written; 3 the run holds nothing that the format could show.
     """
-    from brickprof.errors import OutputError, UsageError
-    from brickprof.run import Run
+    from brickprof.analysis.opening import open_run
+    from brickprof.telemetry import exports
+    from brickprof.telemetry.window import steps as window
 
-    if to not in FORMATS:
-        raise UsageError(f"--to is {to!r}.", f"Formats: {', '.join(FORMATS)}.")
-    if endpoint and to != "otlp":
-        raise UsageError(f"--endpoint is for --to otlp, not for {to}.")
-    opened = Run.open(run)
-    try:
-        written = {"parquet": _parquet, "csv": _csv}[to](opened, out) if to != "otlp" else None
-    except OSError as error:
-        raise OutputError(f"{out or 'the run'} cannot be written: {error.strerror or error}.") from None
-    print(f"wrote {written}" if written else _otlp(opened, out, endpoint))
+    module = exports.find(to)
+    if endpoint and not hasattr(module, "send"):
+        raise _no_endpoint(to)
+    asked = window(steps) if steps is not None else None
+    opened = open_run(run)
+    _warn(opened)
+    print(_export(module, _part(opened, asked), out, endpoint))
 
 
-def _parquet(run: Run, out: Path | None) -> Path:
-    return run.to_parquet(out or _beside(run, "parquet"))
-
-
-def _csv(run: Run, out: Path | None) -> Path:
-    folder = out or _beside(run, "csv")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in _TABLES:
-        getattr(run, name).to_csv(folder / f"{name}.csv", index=False)
-    return folder
-
-
-def _otlp(run: Run, out: Path | None, endpoint: str | None) -> str:
+def _export(module: Any, run: Run, out: Path | None, endpoint: str | None) -> str:
     from brickprof.errors import OutputError
-    from brickprof.telemetry import configured_endpoint, export_run
+    from brickprof.telemetry import exports
+    from brickprof.text import clean
 
-    where = str(out or endpoint or configured_endpoint() or "")
-    result = export_run(run, endpoint=endpoint, file=out)
-    if result.error:
-        raise OutputError(f"{result.failed:,} spans were not exported to {where}: {result.error}")
-    return f"exported {result.spans:,} spans to {where}"
+    if out is None and hasattr(module, "send"):
+        return clean(module.send(run, endpoint), limit=2000)
+    place = exports.place(module, run, out)
+    try:
+        return f"wrote {clean(module.write(run, place), limit=2000)}"
+    except OSError as error:
+        hint = "Say where else with -o PATH." if out is None else ""
+        raise OutputError(f"{clean(place)} cannot be written: {error.strerror or error}.", hint) from None
 
 
-def _beside(run: Run, name: str) -> Path:
-    return (run.path or Path()) / name
+def _part(run: Run, steps: range | None) -> Run:
+    from brickprof.telemetry.window import within
+
+    return run if steps is None else within(run, steps)
+
+
+def _warn(run: Run) -> None:
+    import sys
+
+    from brickprof.text import clean
+
+    if run.damage:
+        lost = "; ".join(clean(damage) for damage in run.damage)
+        print(f"brickprof: this run is damaged, and what is whole is written: {lost}", file=sys.stderr)
+
+
+def _no_endpoint(to: str) -> Exception:
+    from brickprof.errors import UsageError
+    from brickprof.telemetry import exports
+
+    takers = [name for name, module in exports.formats().items() if hasattr(module, "send")]
+    return UsageError(f"--endpoint is for --to {' or '.join(takers)}, not for {to}.")

@@ -35,9 +35,11 @@ def export_run(
     file: Path | None = None,
     exporter: SpanExporter | None = None,
     deadline: float = DEADLINE,
+    findings: bool = False,
 ) -> ExportResult:
     """Exports all spans of ``run``: to ``exporter``, else into ``file``, else to an OTLP endpoint.
 
+    With ``findings`` the run is diagnosed first, and its own span carries what was found.
     Without ``endpoint`` the OTEL_EXPORTER_OTLP_* variables say where. A folder that is no run raises; an
     endpoint that is down, slow or wrong does not: the result says how far it got, in ``deadline`` seconds.
     """
@@ -48,7 +50,8 @@ def export_run(
     except (BrickprofError, OSError) as error:
         return ExportResult(failed=total, error=str(error))
     limit = None if file is not None and exporter is None else deadline
-    result = deliver(target, in_batches(spans_of(recorded)), deadline=limit, close=exporter is None)
+    spans = spans_of(recorded, findings=findings)
+    result = deliver(target, in_batches(spans), deadline=limit, close=exporter is None)
     return ExportResult(result.spans, result.batches, total - result.spans, result.error)
 
 
@@ -80,8 +83,9 @@ def export_to_provider(run: Run | Path | str, provider: TracerProvider) -> Expor
     return ExportResult(spans=len(places), batches=1)
 
 
-def spans_of(run: Run) -> Iterator[ReadableSpan]:
+def spans_of(run: Run, *, findings: bool = False) -> Iterator[ReadableSpan]:
     """The trace of ``run``: every recorded span, then the run's own."""
+    from brickprof.telemetry.marks import finding_marks
     from brickprof.telemetry.tree import Tree
 
     known: dict[int, set[int]] = {}
@@ -90,6 +94,7 @@ def spans_of(run: Run) -> Iterator[ReadableSpan]:
     tree = Tree(run.meta, known)
     for row in _rows(run.events, "kind", "step", "fields", "seq", "time_ns", "rank"):
         tree.event(Event(*row))
+    tree.found(finding_marks(run) if findings else ())
     for record in run.records():
         if isinstance(record, Span) and tree.span(record):
             yield from tree.over()

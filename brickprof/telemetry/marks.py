@@ -1,6 +1,7 @@
 """What went wrong, as OpenTelemetry says it: span events, an error status, ``error.type``.
 
-Enters: events of the journal. Leaves: a ``Mark`` for each one that a span should carry, None for the rest.
+Enters: events of the journal, and what the diagnosis found. Leaves: a ``Mark`` for each one that a span should carry,
+None for the rest.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from brickprof.records import Event
 from brickprof.text import clean
+
+if TYPE_CHECKING:
+    from brickprof.run import Run
 
 Scalar = str | bool | int | float
 
@@ -62,6 +66,19 @@ def mark(event: Event) -> Mark | None:
         str(fields.get("phase", "")),
         kind in _FATAL,
     )
+
+
+def finding_marks(run: Run) -> list[Mark]:
+    """What the diagnosis of ``run`` found; an error of it is one of the trace."""
+    from brickprof.telemetry.findings import placed, told
+
+    marks = []
+    for time_ns, finding in placed(run):
+        error = finding.severity == "error"
+        name = clean(finding.root_cause or finding.contract) if error else ""
+        said = attributes(told(finding), "brickprof.finding.")
+        marks.append(Mark("brickprof.finding", time_ns, name, clean(finding.symptom), said, fatal=error))
+    return marks
 
 
 def attributes(fields: Mapping[str, Any], prefix: str) -> dict[str, Scalar]:

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from brickprof.bricks import Brick, Coordinates, Kind
+from brickprof.bricks import Brick, Coordinates, Kind, title
 from brickprof.records import BUDGET, Event, RunMeta, Span
 from brickprof.telemetry import ids
 from brickprof.telemetry.marks import Mark, Scalar, attributes, mark
@@ -76,6 +76,10 @@ class Tree:
             self._models.add(model)
         elif (found := mark(event)) is not None:
             rank.marks.setdefault(event.step, []).append(found)
+
+    def found(self, marks: Iterable[Mark]) -> None:
+        """Takes what the diagnosis found: the span of the run carries it."""
+        self._keep(marks)
 
     def span(self, span: Span) -> bool:
         """Takes one span; True when a new step begins with it, so that another may be over."""
@@ -135,7 +139,7 @@ class Tree:
     def _brick(self, number: int, rank: _Rank, span: Span, marks: Iterable[Mark]) -> ReadableSpan:
         said: dict[str, Scalar] = {**attributes(span.attributes, "brickprof."), **self._said(number, span)}
         return self._readable(
-            _title(span, self._name(span.brick)),
+            title(span.brick, span.phase, qualified=self._qualified),
             self._context(ids.span_id(self.trace_id, number, span.id)),
             self._parent(number, rank, span),
             rank.resource,
@@ -228,8 +232,12 @@ class Tree:
             instrumentation_scope=self._scope,
         )
 
+    @property
+    def _qualified(self) -> bool:
+        return len(self._models - {""}) > 1
+
     def _name(self, brick: Brick) -> str:
-        return _shown(brick, qualified=len(self._models - {""}) > 1)
+        return _shown(brick, qualified=self._qualified)
 
     def _rank(self, number: int) -> _Rank:
         if number not in self._ranks:
@@ -272,12 +280,3 @@ def _fares(span: Span, actual_us: float) -> dict[str, Scalar]:
 @lru_cache(256)
 def _place(coordinates: Coordinates) -> dict[str, Scalar]:
     return {f"brickprof.{name}": value for name, value in coordinates.to_dict().items()}
-
-
-def _title(span: Span, name: str) -> str:
-    """A short name that is the same in every step, so that backends can group by it."""
-    if span.phase == "step" or (span.phase == "forward" and span.brick.path):
-        return name
-    if span.phase in (name, "forward"):
-        return span.phase
-    return f"{name} {span.phase}"
