@@ -8,6 +8,9 @@ The whole public API:
     print(brickprof.diagnose("runs/train-..."))                             what became of it
     print(brickprof.analyze("train.log"))                                   the same of a log of any other tool
     brickprof.scaling_fit(tokens, losses).forecast(1e12)                    where a loss is heading, and how surely
+
+In a notebook a run and a diagnosis show themselves with pictures, ``run.plot.loss()`` and its like are figures, and
+``%load_ext brickprof`` gives ``%%brickprof``, which records the training in a cell.
 """
 
 from __future__ import annotations
@@ -47,6 +50,19 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """What ``%load_ext brickprof`` calls."""
+    from brickprof.notebook.magic import register
+
+    register(ipython)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    from brickprof.notebook.magic import unregister
+
+    unregister(ipython)
 
 
 def __dir__() -> list[str]:

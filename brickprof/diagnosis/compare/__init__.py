@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from brickprof import plugins
 from brickprof.diagnosis.compare import values
 from brickprof.diagnosis.compare.grids import of_grids
 from brickprof.diagnosis.compare.outcome import Difference, Entries, Outcome, of_entries
@@ -51,6 +52,10 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": 1, "same": self.same, **asdict(self)}
+
+    def _repr_html_(self) -> str:
+        html: str = plugins.load("brickprof.notebook", "cards").comparison(self)
+        return html
 
 
 def compare(a: Run, b: Run, tolerance: float = 0.0) -> Comparison:
