@@ -24,6 +24,11 @@ RUN_VARIABLE = "BRICKPROF_RUN"
 SETTINGS_VARIABLE = "BRICKPROF_SETTINGS"
 """What a supervisor sets for its children: the run's folder, and these settings as JSON."""
 
+CONTRACTS_FOLDER = "brickprof-contracts"
+"""Where a project keeps contracts of its own: beside its pyproject.toml."""
+_ROOT_MARKS = ("pyproject.toml", ".git")
+_YAML = (".yaml", ".yml")
+_MOST_CONTRACTS = 2**20
 _SWITCHES = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -53,6 +58,8 @@ class Settings:
     """What bricks may take on a device, in microseconds: ``{"blocks.*.attention": 500, "head backward": 900}``."""
     suppress: dict[str, str] = field(default_factory=dict)
     """Contracts whose violations are only noted, each with the reason why."""
+    contracts: tuple[str, ...] = ()
+    """Files of contracts of the user's own, or folders of them; ``load`` adds the project's ``brickprof-contracts``."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -68,9 +75,9 @@ class Settings:
 
 def load(overrides: Mapping[str, Any] | None = None, *, start: Path | None = None) -> Settings:
     """The settings in force for a command started in ``start``."""
-    settings = Settings()
-    table, where = _pyproject_table(start or Path.cwd())
-    settings = checked(settings, table, where=where)
+    here = start or Path.cwd()
+    table, where, home = _pyproject_table(here)
+    settings = _at(home, checked(Settings(), table, where=where))
     environment = {
         field.name: os.environ[f"BRICKPROF_{field.name.upper()}"]
         for field in fields(Settings)
@@ -78,7 +85,37 @@ def load(overrides: Mapping[str, Any] | None = None, *, start: Path | None = Non
     }
     settings = checked(settings, environment, where="the environment")
     given = {name: value for name, value in (overrides or {}).items() if value is not None}
-    return checked(settings, given, where="the command line")
+    settings = _at(here, checked(settings, given, where="the command line"))
+    return replace(settings, contracts=tuple(dict.fromkeys((*settings.contracts, *_found_contracts(here)))))
+
+
+def repository(start: Path) -> Path:
+    """The root of the project around ``start``: the nearest folder with a pyproject.toml or a .git, else itself."""
+    marked = (folder for folder in (start, *start.parents) if any((folder / mark).exists() for mark in _ROOT_MARKS))
+    return next(marked, start)
+
+
+def contract_texts(settings: Settings) -> dict[str, str]:
+    """The contracts of the user's own as they are written, by file: a run keeps them, to be judged on them later."""
+    found: dict[str, str] = {}
+    for place in map(Path, settings.contracts):
+        files = sorted(each for each in place.iterdir() if each.suffix in _YAML) if place.is_dir() else [place]
+        found.update((str(file), _contract_text(file)) for file in files)
+    if sum(map(len, found.values())) > _MOST_CONTRACTS:
+        raise ConfigurationError(
+            f"the contracts in {', '.join(settings.contracts)} are longer than {_MOST_CONTRACTS:,} characters.",
+            "A run keeps a copy of them: name fewer files.",
+        )
+    return found
+
+
+def _contract_text(file: Path) -> str:
+    try:
+        with file.open(encoding="utf-8") as stream:
+            return stream.read(_MOST_CONTRACTS + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "this is not UTF-8 text"
+        raise ConfigurationError(f"the contract {file} cannot be read: {reason}.") from None
 
 
 def checked(base: Settings, given: Mapping[str, Any], *, where: str) -> Settings:
@@ -197,6 +234,14 @@ def reasons(value: Any, name: str) -> dict[str, str]:
     return found
 
 
+def paths(value: Any, name: str) -> tuple[str, ...]:
+    """``["contracts", "shared/clip.yaml"]``, or one text with the platform's separator of paths between them."""
+    listed = value.split(os.pathsep) if isinstance(value, str) else value
+    if not isinstance(listed, (list, tuple)) or not all(isinstance(each, str) for each in listed):
+        raise ConfigurationError(f"{name} is {value!r}.", "Give a list of files or folders.")
+    return tuple(each for each in listed if each.strip())
+
+
 def _pairs(value: Any, name: str, shape: str) -> dict[str, Any]:
     if isinstance(value, str):
         value = [part for part in value.split(";") if part.strip()]
@@ -233,10 +278,22 @@ _PARSERS = {
     "thresholds": numbers,
     "budgets": budgets,
     "suppress": reasons,
+    "contracts": paths,
 }
 
 
-def _pyproject_table(start: Path) -> tuple[dict[str, Any], str]:
+def _at(folder: Path, settings: Settings) -> Settings:
+    """The settings with paths that mean the same from everywhere."""
+    places = (os.path.normpath(folder / Path(each).expanduser()) for each in settings.contracts)
+    return replace(settings, contracts=tuple(places))
+
+
+def _found_contracts(start: Path) -> tuple[str, ...]:
+    folder = repository(start) / CONTRACTS_FOLDER
+    return (str(folder),) if folder.is_dir() else ()
+
+
+def _pyproject_table(start: Path) -> tuple[dict[str, Any], str, Path]:
     for folder in (start, *start.parents):
         file = folder / "pyproject.toml"
         if not file.is_file():
@@ -245,9 +302,9 @@ def _pyproject_table(start: Path) -> tuple[dict[str, Any], str]:
             with file.open("rb") as stream:
                 document = tomllib.load(stream)
         except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
-            return {}, ""  # somebody else's file, somebody else's error
+            return {}, "", folder  # somebody else's file, somebody else's error
         table = document.get("tool", {}).get("brickprof", {})
         if not isinstance(table, dict):
             raise ConfigurationError(f"[tool.brickprof] in {file} is not a table.")
-        return table, f"[tool.brickprof] of {file}"
-    return {}, ""
+        return table, f"[tool.brickprof] of {file}", folder
+    return {}, "", start

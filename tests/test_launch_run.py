@@ -142,6 +142,19 @@ def test_an_exception_is_in_the_record(tmp_path):
     assert event.fields["frames"][-1]["line"] == 2
 
 
+@pytest.mark.parametrize(
+    ("code", "options", "written"),
+    [("1/0", [], True), ("1/0", ["--page", "never"], False), ("pass", [], False), ("pass", ["--page", "always"], True)],
+)
+def test_a_broken_run_leaves_a_page(tmp_path, code, options, written):
+    launching.script(tmp_path, code)
+    done = launching.run(["-o", "A", *options, "t.py"], tmp_path)
+    folder = launching.recorded(tmp_path, "A")
+    assert (folder / "report.html").exists() == written
+    assert (f"A/{folder.name}/report.html" in done.stderr) == written
+    assert not list(folder.glob(".report*"))
+
+
 def test_output_is_passed_on_unchanged_when_piped(tmp_path):
     text = (
         "import sys\nsys.stdout.buffer.write(bytes(range(256)) * 300)\nsys.stderr.buffer.write(b'\\x1b[31m\\r50%\\r')\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sys
 import time
 from pathlib import Path
@@ -22,7 +23,7 @@ from brickprof.errors import OutputError
 from brickprof.journal import write_meta
 from brickprof.journal.folders import new_run_folder, run_id_of
 from brickprof.records import BUDGET, RunMeta
-from brickprof.settings import Settings
+from brickprof.settings import Settings, contract_texts
 
 if TYPE_CHECKING:
     from brickprof.capture.session import Session
@@ -99,6 +100,12 @@ def _new_folder(settings: Settings) -> Path:
             level=settings.level,
             version=__version__,
             source="attach",
+            extra={
+                "cwd": os.getcwd(),
+                "thresholds": settings.thresholds,
+                "suppress": settings.suppress,
+                "contracts": contract_texts(settings),
+            },
         )
         write_meta(folder, meta)
     except OSError as error:

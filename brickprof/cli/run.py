@@ -93,6 +93,9 @@ def run(
         str,
         typer.Option(metavar="WHEN", help="error, warning or never: interrupt the script at its next step."),
     ] = "never",
+    page: Annotated[
+        str, typer.Option(metavar="WHEN", help="failed, always or never: write report.html into the run's folder.")
+    ] = "failed",
     config: Annotated[
         str,
         typer.Option(metavar="FILE", help="The script's configuration: what it declares is checked against the run."),
@@ -119,12 +122,13 @@ def run(
     from brickprof.errors import UsageError
     from brickprof.launch import sanitizer as sanitizers
     from brickprof.launch import supervisor, target
-    from brickprof.launch.conclusion import FAIL_ON
+    from brickprof.launch.conclusion import FAIL_ON, PAGES
     from brickprof.text import file_name
 
-    for flag, given in (("--fail-on", fail_on), ("--halt-on", halt_on)):
-        if given not in FAIL_ON:
-            raise UsageError(f"{flag} is {given!r}.", f"Give one of: {', '.join(FAIL_ON)}.")
+    chosen = ("--fail-on", fail_on, FAIL_ON), ("--halt-on", halt_on, FAIL_ON), ("--page", page, PAGES)
+    for flag, given, known in chosen:
+        if given not in known:
+            raise UsageError(f"{flag} is {given!r}.", f"Give one of: {', '.join(known)}.")
     if sanitizer:
         sanitizers.checked(sanitizer)
     overrides = {
@@ -141,8 +145,8 @@ def run(
     }
     settings = configuration.load(overrides)
     wishes = supervisor.Wishes(
-        live=not no_live, fail_on=fail_on, halt_on=halt_on, name=file_name(name) if name else "", config=config,
-        sanitizer=sanitizer,
+        live=not no_live, fail_on=fail_on, halt_on=halt_on, page=page, name=file_name(name) if name else "",
+        config=config, sanitizer=sanitizer,
     )  # fmt: skip
     resolved = target.resolve(command or [], module=module, code=code)
     raise typer.Exit(supervisor.run(resolved, settings, wishes))

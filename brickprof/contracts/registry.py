@@ -106,6 +106,8 @@ def _plain(node: Any, path: tuple[str | int, ...], lines: dict[tuple[str | int, 
 
 
 def _scalar(node: Any) -> Any:
+    if node.tag == "tag:yaml.org,2002:str":
+        return node.value  # most of them: no loader is made for each
     import yaml
 
     loader = yaml.SafeLoader("")

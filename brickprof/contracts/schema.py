@@ -8,6 +8,7 @@ place.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 import types
@@ -156,8 +157,13 @@ def _build(cls: type[Any], value: Any, path: tuple[str | int, ...], place: Place
     for name, field in fields.items():
         if name not in value and field.default is dataclasses.MISSING:
             raise place.error((*path, name), "is missing")
-    wanted = typing.get_type_hints(cls)
+    wanted = _hints(cls)
     return cls(**{key: _value(wanted[key], item, (*path, key), place) for key, item in value.items()})
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def _value(wanted: Any, value: Any, path: tuple[str | int, ...], place: Place) -> Any:

@@ -1,6 +1,7 @@
 """After the script: the diagnosis, the summary and the next command to type.
 
-Enters: a run's folder, whose script has ended. Leaves: ``diagnosis.json`` and a summary on stderr.
+Enters: a run's folder, whose script has ended. Leaves: ``diagnosis.json``, a summary on stderr and, of a run that is
+broken, ``report.html``.
 Whatever goes wrong here is ours, is said in one line, and never changes the script's exit code.
 """
 
@@ -21,8 +22,11 @@ from brickprof.text import clean
 
 if TYPE_CHECKING:
     from brickprof.diagnosis import Diagnosis
+    from brickprof.run import Run
 
 FAIL_ON = ("never", "error", "warning")
+PAGES = ("failed", "always", "never")
+"""When the web page is written."""
 _PATIENCE = {True: 10.0, False: 2.0}
 """Seconds the rank that speaks waits for the others to end, by whether its own script ended well: ranks that ended
 well end together; one that failed must leave soon, so that its launcher stops the others."""
@@ -30,14 +34,14 @@ _LOOK_EVERY = 0.05
 _SEVERITIES = {"never": (), "error": ("error",), "warning": ("error", "warning")}
 
 
-def conclude(place: Place, ended: Exit, *, fail_on: str = "never") -> int:
+def conclude(place: Place, ended: Exit, *, fail_on: str = "never", page: str = "failed") -> int:
     """Judges the run, tells the user, and gives brickprof's exit code."""
     if not place.speaks and processes.in_run(place.path):
         return ended.code  # a rank that is still running will judge for all
     try:
         if place.shared:
             _others_end(place.path, _PATIENCE[ended.code == 0])
-        diagnosis, problem = _diagnosed(place.path)
+        diagnosis, run, problem = _diagnosed(place.path)
     except KeyboardInterrupt:
         _say(place, f"interrupted while judging the run; it is recorded in {place.shown}.")
         return ended.code
@@ -53,6 +57,8 @@ def conclude(place: Place, ended: Exit, *, fail_on: str = "never") -> int:
             pass  # rich exits by itself when the reader of its output has left
         except Exception as error:
             _say(place, f"the diagnosis is in {place.shown}, but could not be shown: {_in_words(error)}")
+        if page == "always" or (page == "failed" and diagnosis.verdict == "FAIL"):
+            _page(diagnosis, run, place)
     return exit_code(ended.code, diagnosis.to_dict(), fail_on)
 
 
@@ -71,8 +77,8 @@ def _others_end(run: Path, patience: float) -> None:
         time.sleep(_LOOK_EVERY)
 
 
-def _diagnosed(folder: Path) -> tuple[Diagnosis, str]:
-    """The diagnosis, which is also written; and why that did not work, if it did not."""
+def _diagnosed(folder: Path) -> tuple[Diagnosis, Run, str]:
+    """The diagnosis, which is also written; its run; and why writing did not work, if it did not."""
     from brickprof.diagnosis import diagnose
     from brickprof.diagnosis.saving import write
     from brickprof.run import Run
@@ -81,12 +87,13 @@ def _diagnosed(folder: Path) -> tuple[Diagnosis, str]:
     lock = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        diagnosis = diagnose(Run.open(folder))
+        run = Run.open(folder)
+        diagnosis = diagnose(run)
         try:
-            write(diagnosis, folder)
+            write(diagnosis, folder, run)
         except OSError as error:
-            return diagnosis, f"diagnosis.json could not be written: {error.strerror}."
-        return diagnosis, ""
+            return diagnosis, run, f"diagnosis.json could not be written: {error.strerror}."
+        return diagnosis, run, ""
     finally:
         os.close(lock)
 
@@ -101,6 +108,26 @@ def _show(diagnosis: Diagnosis, place: Place, ended: Exit) -> None:
     render(diagnosis, console)
     for line in after(diagnosis.to_dict(), place, ended):
         console.print(Text(line, "dim"), soft_wrap=True)
+
+
+def _page(diagnosis: Diagnosis, run: Run, place: Place) -> None:
+    """Writes the page to send to somebody, and says where it is."""
+    from brickprof.reports.html import text
+
+    file = place.path / "report.html"
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        beside.write_text(text(diagnosis, run), "utf-8")
+        beside.replace(file)
+    except KeyboardInterrupt:
+        _say(place, f"interrupted while writing the page; brickprof report {place.run_id} writes it.")
+    except Exception as error:
+        _say(place, f"the page was not written: {_in_words(error)}")
+    else:
+        print(f"  {'Report':11}{place.shown}/{file.name}", file=sys.stderr)
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 def after(diagnosis: dict[str, Any], place: Place, ended: Exit) -> list[str]:

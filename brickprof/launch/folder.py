@@ -21,7 +21,7 @@ from pathlib import Path
 from brickprof.errors import OutputError
 from brickprof.launch import processes
 from brickprof.launch.target import Target
-from brickprof.settings import RUN_VARIABLE, Settings
+from brickprof.settings import RUN_VARIABLE, Settings, contract_texts
 from brickprof.text import clean
 
 _FAREST_ANCESTOR = 32
@@ -160,6 +160,7 @@ def _write_meta(place: Place, target: Target, settings: Settings) -> None:
             "overhead": settings.overhead,
             "thresholds": settings.thresholds,
             "suppress": settings.suppress,
+            "contracts": contract_texts(settings),
         },
     )
     try:

@@ -54,6 +54,8 @@ class Wishes:
     live: bool = True
     fail_on: str = "never"
     halt_on: str = "never"
+    page: str = "failed"
+    """When report.html is written: failed, always or never."""
     name: str = ""
     config: str = ""
     """A configuration file that declares what the script is to do."""
@@ -67,7 +69,7 @@ def run(target: Target, settings: Settings, wishes: Wishes | None = None) -> int
     if folder.inside_another(os.environ):
         os.execv(target.command[0], target.command)
     declared = _declared(wishes.config)
-    Terms(settings.thresholds, settings.suppress)  # says so now, should one of them be misspelt
+    Terms.of(settings)  # says so now, should one of them be misspelt
     sanitizing = sanitizer.found() if wishes.sanitizer else ""
     place = folder.claim(target, settings, name=wishes.name)
     if sanitizing:
@@ -82,7 +84,7 @@ def run(target: Target, settings: Settings, wishes: Wishes | None = None) -> int
         watch.complaints = sanitizer.Complaints(place.path, wishes.sanitizer, watch.log)
     watch.halt_on = wishes.halt_on if place.speaks else "never"
     ended = watch.until_the_end()
-    code = conclude(place, ended, fail_on=wishes.fail_on)
+    code = conclude(place, ended, fail_on=wishes.fail_on, page=wishes.page)
     return code or int(watch.halted)
 
 
@@ -98,6 +100,7 @@ class Watch:
     def __init__(self, target: Target, settings: Settings, place: Place, *, live: bool) -> None:
         self.target = target
         self.settings = settings
+        self.terms = Terms.of(settings)
         self.place = place
         self.log = ProcessLog(place.path)
         self.relay: Relay | None = None
@@ -175,7 +178,7 @@ class Watch:
         if self._judge is None:
             from brickprof.launch.judging import Judge
 
-            self._judge = Judge(self.place.path, Terms(self.settings.thresholds, self.settings.suppress))
+            self._judge = Judge(self.place.path, self.terms)
         try:
             diagnosis = self._judge.look(now)
         except Exception as error:  # ours; the script is not to suffer for it
