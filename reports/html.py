@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from brickprof.contracts.verdicts import Severity
-from brickprof.reports.page import parts, tables
-from brickprof.reports.page.curves import curves
+from brickprof.reports.page import parts, resources, sections, steps, tables
+from brickprof.reports.page.curves import curves, told_by_step
+from brickprof.reports.page.graph import graph
 from brickprof.reports.page.heat import heat_map
 from brickprof.reports.page.proof import Prover
+from brickprof.reports.page.ranks import ranks
 from brickprof.reports.page.shell import document
 from brickprof.text import clean
 
@@ -46,13 +48,21 @@ def _pictures(diagnosis: Diagnosis, run: Run | None) -> dict[str, Any]:
         for number, finding in enumerate(diagnosis.findings, start=1)
         if finding.severity is not Severity.INFO
     ]  # fmt: skip
+    found: dict[str, Any] = {"findings": findings, "curves": [], "heat": None, "graph": graph(diagnosis)}
     if run is None:
-        return {"findings": findings, "curves": [], "heat": None}
+        return found
     near = [finding["step"] for finding in findings[:_NEAR_FINDINGS]]
-    return {
-        "findings": findings,
-        "curves": curves(run, near),
-        "heat": heat_map(run, near[0] if near else None),
+    focus, timed, points = near[0] if near else None, steps.Timed(run), told_by_step(run)
+    return found | {
+        "curves": curves(run, near, points=points),
+        "heat": heat_map(run, focus),
+        "ratio": heat_map(run, focus, "update"),
+        "budget": steps.budget(timed, focus),
+        "timeline": steps.timeline(timed, focus),
+        "traffic": resources.traffic(run, near),
+        "memory": resources.memory(run, near),
+        "cards": resources.cards(run, near),
+        "ranks": ranks(run, points),
     }
 
 
@@ -62,23 +72,47 @@ def _body(diagnosis: Diagnosis, run: Run | None, data: dict[str, Any]) -> str:
     words = parts.leading(first, prover) if first is not None else ""
     picture = _picture(data, run)
     top = f'<div class="words">{words}</div>{picture}' if words else picture
+    below = [block for block in _sections(diagnosis, run, data, rest, prover) if block[2]]
     return "\n".join(
         block
         for block in (
             f'<header><span class="brand">brickprof</span><span class="dim">{parts.about(diagnosis)}</span>'
             '<button type="button" id="theme">Dark</button></header>',
             f"<main>{parts.verdict(diagnosis)}",
-            f'<section id="first" class="{"split" if words else "whole"}" aria-label="What happened">{top}</section>',
-            parts.others(rest, prover),
-            _CURVES if data["curves"] else "",
-            tables.contracts(diagnosis),
-            tables.bricks(run),
-            tables.moved(diagnosis),
-            tables.holdings(run, diagnosis),
+            sections.navigation([(identity, name) for identity, name, _ in below]),
+            f'<section id="first" class="{"split" if words else "whole"}" aria-label="What happened">{top}</section>'
+            if top
+            else "",
+            *(body for _, _, body in below),
             "</main>",
         )
         if block
     )
+
+
+def _sections(
+    diagnosis: Diagnosis, run: Run | None, data: dict[str, Any], rest: tuple[Any, ...], prover: Prover
+) -> list[tuple[str, str, str]]:
+    """What stands below the first finding: id, a word for it, and HTML, empty where there is no evidence for it."""
+    cards = data.get("cards") or []
+    names = ", ".join(resources.card_names(run)) if run is not None and cards else ""
+    return [
+        ("others", "Findings" if rest and rest[0].severity is not Severity.INFO else "Notes",
+         parts.others(rest, prover, len(diagnosis.findings) - len(rest) + 1)),
+        ("course", "Course", sections.course() if data["curves"] else ""),
+        ("by-rank", "Ranks", sections.ranks(data.get("ranks"))),
+        ("layers", "Layers", sections.layers(data)),
+        ("time", "Time", sections.times(data.get("budget"))),
+        ("bricks-in-time", "Timeline", sections.timeline(data.get("timeline"))),
+        ("bricks", "Bricks", tables.bricks(run)),
+        ("kernels", "Kernels", tables.kernels(run)),
+        ("traffic-use", "Transfers", sections.use(
+            "traffic", "Copies and host reads", data.get("traffic") or [], after=tables.moved(diagnosis))),
+        ("memory-use", "Memory", sections.use("memory", "Memory", data.get("memory") or [])),
+        ("cards-use", "GPU", sections.use("cards", "GPU", cards, aside=parts.told(names, 200))),
+        ("contracts", "Contracts", tables.contracts(diagnosis)),
+        ("holdings", "Log", tables.holdings(run, diagnosis)),
+    ]  # fmt: skip
 
 
 def _apart(diagnosis: Diagnosis) -> tuple[Any, tuple[Any, ...]]:
@@ -90,28 +124,19 @@ def _apart(diagnosis: Diagnosis) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _picture(data: dict[str, Any], run: Run | None) -> str:
-    if data["heat"] is not None:
-        shared = (
-            " A column of several steps shows their mean, or what is ten times off." if data["heat"]["shared"] else ""
-        )
-        title, note = "log10 |grad| by layer and step", f"Cells marked × are NaN or Inf.{shared}"
-        kind = "heat"
-    elif data["curves"]:
-        title, note, kind = "Around the step where it began" if data["findings"] else "The run", "", "proof"
-    else:
+    """What proves it: the gradients by layer and step, and the loss around the step where it began."""
+    heat = data["heat"]
+    figures = ""
+    if heat is not None:
+        shared = " A column of several steps shows their mean, or what is ten times off." if heat["shared"] else ""
+        note = f"Cells marked × are NaN or Inf.{shared} {sections.KEYS}"
+        figures = sections.figure("heat", "log10 |grad| by layer and step", note)
+    if data["curves"] and data["findings"]:  # of a run without any, the course right below is all there is to see
+        figures += sections.figure("proof", "Around the step where it began", "" if heat else sections.KEYS)
+    if not figures and not data["curves"]:
         why = "nothing that could be drawn was recorded" if run is not None else "the run itself was not at hand"
         return f'<p class="dim">No pictures: {why}.</p>'
-    return (
-        f'<figure class="picture"><figcaption>{title}</figcaption><div id="{kind}"></div>'
-        f'<p class="readout" aria-live="polite"></p><p class="dim">{note} {_KEYS}</p></figure>'
-    )
+    return f'<div class="picture">{figures}</div>' if figures else ""
 
-
-_KEYS = '<span class="keys">Drag to zoom, double-click to go back; arrow keys move when it has the focus.</span>'
-_CURVES = (
-    '<section id="course"><h2>Course of the run</h2><div class="tools">'
-    f'<button type="button" id="whole">Whole run</button><span class="dim">{_KEYS}</span></div><div id="curves"></div>'
-    '<p class="readout" aria-live="polite"></p></section>'
-)
 
 REPORT = render

@@ -9,26 +9,34 @@ import json
 import math
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import page_runs
 import pytest
 from making import INF, NAN, Made
 
+from brickprof.bricks import Kind
 from brickprof.cli.app import main
+from brickprof.contracts.registry import library
+from brickprof.contracts.verdicts import ContractResult, Verdict
 from brickprof.diagnosis import Diagnosis, diagnose
 from brickprof.reports import html as page
 from brickprof.reports.page import heat as heat_cells
+from brickprof.reports.page import resources, steps
 from brickprof.reports.page.curves import curves, thinned
+from brickprof.reports.page.graph import graph
 from brickprof.reports.page.heat import heat_map
 from brickprof.reports.page.proof import Prover
+from brickprof.reports.page.ranks import ranks
 from brickprof.run import Run
 
 MOST_BYTES = 6_000_000
-VOID = {"meta", "br"}
+VOID = {"meta", "br", "input"}
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 HOSTILE = {
     "script": "</script><script>alert(1)</script>",
@@ -169,7 +177,10 @@ def test_a_healthy_run_has_no_chain_and_no_ring():
     made.healthy(30)
     read = made_page(made)
     assert read.with_class("why") == [] and read.data["findings"] == []
-    assert "proof" in read.ids and "others" not in read.ids
+    assert "course" in read.ids
+    assert {"proof", "heat", "others", "by-rank", "traffic-use", "memory-use", "cards-use", "kernels"}.isdisjoint(
+        read.ids
+    )
 
 
 @pytest.mark.parametrize("count", [0, 1, 30])
@@ -258,6 +269,37 @@ def test_a_hostile_diagnosis_is_shown_and_not_executed(kind):
     only_ours(Read(text), text)
 
 
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_bricks_kernels_cards_and_callers_are_shown_and_not_executed(kind):
+    said = HOSTILE[kind]
+    made = page_runs.Device(1)
+    made.block(said)
+    for step in range(3):
+        made.step(step)
+        made.timed(step)
+        made.resources(step)
+        made.span(Kind.KERNEL, said, step, 1, 0.1, "forward", device=(5, 1), stream=7)
+        made.sample("update", step, said, ratio=1e-3)
+        made.event("launches", step, kernels=[[said, 1, said], said, [said]])
+        rows = [[said, said, 1, 2, True, True, 3], [said, "H2D", said, said], said]
+        made.event("transfers", step, rows=rows, count=1)
+        made.event("memory", step, rss=10**400, device_allocated=said)
+        made.event("card", step, rank=-1, what="sample", device=said, utilisation=said, power=1.0, power_limit=said)
+    made.event("card", 0, rank=-1, what="device", device=said, name=said)
+    made.event("loss", 2**70, value=1.0)
+    run = made.run()
+    rows = [{"site": said, "direction": said, "count": said, "bytes": said, "ns": said}, said]
+    found = Diagnosis(
+        Verdict.FAIL,
+        {"transfers": rows, "host_reads": rows},
+        (),
+        (ContractResult(said, Verdict.FAIL, said, said, said),),
+    )
+    text = page.text(found, run)
+    only_ours(Read(text), text)
+    assert {"kernels", "traffic-use", "cards-use", "bricks-in-time"} <= set(Read(text).ids)
+
+
 # -- what is drawn
 
 
@@ -343,7 +385,192 @@ def test_a_long_run_is_a_small_page():
         made.event("grad", step, point="step", l2=1.0 + step % 11)
         made.event("optimizer", step, optimizer=0, lr=[1e-3 / (step + 1)], count=step + 1)
     run = made.run()
-    assert len(page.text(diagnose(run), run)) < MOST_BYTES / 4
+    assert len(page.text(Diagnosis(Verdict.PASS), run)) < MOST_BYTES / 4
+
+
+# -- pictures of layers, time, use, ranks and contracts
+
+
+def test_updates_beside_weights_have_a_map_of_their_own():
+    made = Made("a", "b")
+    for step, ratio in ((0, 1e-3), (1, 1e-2), (2, NAN), (3, INF), (4, 0.0)):
+        made.sample("update", step, "a", ratio=ratio)
+    made.sample("update", 0, "b", ratio=None)
+    made.sample("grad", 7, "b", l2=5.0)
+    told = heat_map(made.run(), role="update")
+    assert told["rows"] == ["a"] and told["first"] == [0, 1, 2, 3, 4]
+    assert told["cells"] == [[-300, -200, heat_cells.NAN, heat_cells.INF, heat_cells.ZERO]]
+    assert heat_map(Made("a").run(), role="update") is None
+
+
+def test_a_norm_that_was_not_written_because_it_is_broken_is_shown_as_broken():
+    made = Made("a")
+    made.step(0)
+    for step, (nan, inf) in enumerate([(0, 3), (2, 0)], start=1):
+        made.broken("grad", step, "a", nan=nan, inf=inf, point="step", l2=None)
+    made.event("grad", 3, point="step", l2=None, nonfinite=[])
+    norm = next(curve for curve in curves(made.run()) if curve["name"] == "|grad|")
+    assert norm["odd"] == [[1, "+Inf"], [2, "NaN"]] and norm["steps"] == [0, 1, 2]
+
+
+def test_few_ranks_have_lines_many_a_band_and_equal_ones_nothing():
+    steps_ = [0, 1] * 3
+    few = thinned("loss", steps_, [1.0, 2.0, 1.5, NAN, 1.25, 2.25], ranks=[0, 0, 1, 1, 2, 2])
+    assert [(line["name"], line["values"]) for line in few["lines"]] == [
+        ("rank 0", [1.0, 2.0]), ("rank 1", [1.5, None]), ("rank 2", [1.25, 2.25]),
+    ]  # fmt: skip
+    assert few["odd"] == [[1, "NaN"]]
+    many = thinned("loss", [0] * 20, [float(rank % 7) for rank in range(20)], ranks=list(range(20)))
+    assert many["band"] == {"low": [0.0], "high": [6.0], "lowest": [0], "highest": [6]}
+    assert not {"lines", "band"} & set(thinned("lr", [0, 0], [1.0, 1.0], ranks=[0, 1]))
+
+
+def test_thinning_keeps_what_one_rank_alone_shows():
+    places = np.arange(20_000)
+    values = np.ones((4, len(places)))
+    values[2, 7_777] = 50.0
+    kept = thinned("loss", np.tile(places, 4), values.ravel(), ranks=np.repeat(range(4), len(places)))
+    at = kept["steps"].index(7_777)
+    assert kept["lines"][2]["values"][at] == 50.0 and len(kept["steps"]) < 8_000
+    assert len(kept["smooth"]["steps"]) < 1_000 and set(kept["smooth"]["values"][:50]) == {1.0}
+
+
+def test_the_budget_of_a_step_names_all_its_time():
+    timed = steps.Timed(page_runs.device_run())
+    told = steps.budget(timed)
+    assert set(told) == {"host", "device"} and told["host"]["steps"] == list(range(0, 40, 4))
+    for lane in told.values():
+        for at in range(len(lane["steps"])):
+            assert sum(part[at] for part in lane["ms"]) == pytest.approx(40, rel=1e-3)
+    usual = dict(zip(told["host"]["parts"], told["host"]["usual"], strict=True))
+    assert usual["loader"] == 2 and usual["transfer"] == 0.5 and usual["optimizer"] == 2 and usual["idle"] > 0
+
+
+def test_many_timed_steps_are_spread_and_hold_the_one_that_matters():
+    made = page_runs.Device(1)
+    for step in range(120):
+        made.timed(step, kernels=False)
+    told = steps.budget(steps.Timed(made.run()), focus=61)
+    assert 61 in told["host"]["steps"] and len(told["host"]["steps"]) <= steps.MOST_STEPS + 1
+    assert told["host"]["steps"][0] == 0 and told["host"]["steps"][-1] == 119
+
+
+def test_the_timeline_nests_bricks_and_gives_each_stream_a_lane():
+    shown = steps.timeline(steps.Timed(page_runs.device_run()), focus=8)
+    assert [step["why"] for step in shown][:2] == ["where it began", "most bricks on the device"]
+    deep = shown[1]
+    lanes = {lane["name"]: lane["bricks"] for lane in deep["lanes"]}
+    kernels, copies = (f"kernels and copies, stream {number}" for number in (7, 13))
+    assert deep["step"] == 24 and set(lanes) == {"host", "device", kernels, copies}
+    names = [(deep["names"][name], depth) for _, _, depth, name, _ in lanes["device"]]
+    assert names[0] == ("step", 0) and ("embed", 1) in names
+    assert {deep["names"][name] for _, _, _, name, _ in lanes[kernels]} == set(page_runs.KERNELS)
+    assert [deep["names"][name] for _, _, _, name, _ in lanes[copies]] == ["H2D"]
+    for bricks in lanes.values():
+        ends = {}
+        for start, length, depth, _, _ in bricks:
+            assert start >= ends.get(depth, start) and length > 0
+            ends[depth] = start + length
+
+
+def test_a_step_of_very_many_bricks_keeps_the_longest_and_counts_the_others():
+    made = page_runs.Device(1)
+    whole = made.span(Kind.STEP, "step", 0, 0, 40, "step")
+    made.span(Kind.BLOCK, "embed", 0, 1, 20, "forward", whole)
+    for n in range(steps.MOST_BRICKS):
+        made.span(Kind.KERNEL, "tiny", 0, 22 + n / 1000, 0.0001, "forward", whole)
+    (lane,) = steps.timeline(steps.Timed(made.run()))[0]["lanes"]
+    assert len(lane["bricks"]) == steps.MOST_BRICKS and lane["left_out"] == 2
+
+
+def test_what_was_used_has_panels_with_units_and_lines():
+    run = page_runs.device_run()
+    host, device = resources.memory(run)
+    assert host["unit"] == "bytes" and host["values"][0] == 1e9
+    assert [line["name"] for line in device["alone"]] == ["allocated", "reserved", "peak"]
+    copied, copies, reads, waits = resources.traffic(run)
+    assert {line["name"]: set(line["values"]) for line in copies["alone"]} == {"to device": {2.0}, "to host": {1.0}}
+    assert copied["unit"] == "bytes" and set(reads["values"]) == {1.0} and waits["unit"] == "ns"
+    cards = {panel["name"]: panel for panel in resources.cards(run)}
+    assert [line["name"] for line in cards["utilisation"]["alone"]] == ["card 0", "card 1"]
+    assert cards["power"]["level"]["at"] == 700.0 and resources.card_names(run) == ["2 x NVIDIA H200"]
+
+
+def test_memory_of_the_launch_stands_in_where_no_rank_tells_its_own():
+    made = Made()
+    for step in range(5):
+        made.event("memory", step, rank=-1, rss=10**9, tree=2 * 10**9)
+    (panel,) = resources.memory(made.run())
+    assert [line["name"] for line in panel["alone"]] == ["resident", "with its children"]
+
+
+def test_ranks_are_compared_and_the_late_one_is_named():
+    told = ranks(page_runs.many_ranks(16, 30, slow=3))
+    assert [each["name"] for each in told["maps"]] == ["lateness", "step time", "loss", "|grad|"]
+    late = told["maps"][0]
+    assert late["rows"][3] == "rank 3" and min(late["cells"][3]) > 8_000 > max(late["cells"][4])
+    assert told["rows"][3]["last"] == 1.0 and told["rows"][4]["last"] == 0.0
+    drift = told["maps"][2]["cells"][5]
+    assert drift[-1] > 100 > abs(drift[0])
+    assert ranks(Made().run()) is None
+
+
+def test_ranks_of_several_hosts_are_not_compared_by_their_clocks_and_broken_ones_are_marked():
+    one, two = Made(rank=0), Made(rank=1)
+    for step in range(4):
+        one.event("loss", step, value=1.0)
+        two.event("loss", step, value=NAN if step == 2 else 1.1)
+    one.records[0].fields["host"], two.records[0].fields["host"] = "a", "b"
+    told = ranks(Run.from_records([*one.records, *two.records]))
+    assert "lateness" not in [each["name"] for each in told["maps"]]
+    loss = next(each for each in told["maps"] if each["name"] == "loss")
+    assert loss["cells"][1][2] == heat_cells.NAN and loss["cells"][0][2] is not None
+
+
+def test_the_graph_has_every_contract_and_puts_it_behind_what_it_rests_on():
+    found = diagnose(broken_run().run())
+    told = graph(found)
+    assert {node["id"] for node in told["nodes"]} == {result.id for result in found.contracts}
+    assert told["nodes"][0]["verdict"] == "FAIL"
+    joined = {(told["nodes"][base]["id"], told["nodes"][above]["id"]) for base, above in told["edges"]}
+    known = {result.id for result in found.contracts}
+    judged = {result.id for result in found.contracts if result.verdict is not Verdict.NOT_EVALUATED}
+    wanted = {
+        (base, each.id)
+        for each in library().values()
+        for base in each.metadata.depends_on
+        if {base, each.id} <= known and {base, each.id} & judged
+    }
+    assert joined == wanted and joined
+    for base, above in told["edges"]:
+        assert told["nodes"][base]["layer"] < told["nodes"][above]["layer"]
+    assert graph(Diagnosis(Verdict.PASS)) is None
+
+
+def test_contracts_of_others_are_nodes_that_rest_on_nothing():
+    theirs = Diagnosis(Verdict.PASS, contracts=(ContractResult("THEIRS-001", Verdict.PASS),))
+    assert graph(theirs) == {
+        "nodes": [{"id": "THEIRS-001", "verdict": "PASS", "says": "", "layer": None, "finding": ""}], "edges": [],
+    }  # fmt: skip
+
+
+def test_a_run_on_a_device_has_kernels_with_blocks_and_callers_and_copies_with_theirs():
+    run = page_runs.device_run()
+    read = Read(page.text(diagnose(run), run))
+    assert {"layers", "time", "bricks-in-time", "kernels", "traffic-use", "memory-use", "cards-use"} <= set(read.ids)
+    text = " ".join(read.text().split())
+    assert page_runs.GEMM in text and "fused_rmsnorm 25.0% 400.0 12.0 embed train.py:33" in text
+    assert "copy to device train.py:41 2 1.05 MB 0.040 pinned no" in text
+    assert "read of a device tensor train.py:60" in text
+
+
+def test_sixty_four_ranks_are_a_section_and_a_small_page():
+    run = page_runs.many_ranks()
+    text = page.text(diagnose(run), run)
+    read = Read(text)
+    assert "by-rank" in read.ids
+    assert "Rank 17 is clearly the last to have its loss in 100% of the steps, usually 9" in read.text()
+    assert "band" in read.data["curves"][0] and len(text) < MOST_BYTES / 10
 
 
 # -- the commands
@@ -407,16 +634,25 @@ def test_a_log_from_a_pipe_has_words_without_pictures(tmp_path):
 # -- a real browser
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ACTS = """
+browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
+HANDS = """
   const said = {};
+  const key = (canvas, name) => canvas.dispatchEvent(new KeyboardEvent("keydown", {key: name, bubbles: true}));
+  const pointer = (canvas) => {
+    const box = canvas.getBoundingClientRect();
+    canvas.setPointerCapture = () => {};
+    const event = (kind, x, y) => new MouseEvent(kind, {clientX: box.left + x, clientY: box.top + y});
+    return (kind, x, y = 40) => canvas.dispatchEvent(event(kind, x, y));
+  };
+  const words = (place) => place.closest("figure, section").querySelector(".readout").textContent;
+"""
+BROKEN = """
   const button = document.querySelector("button.ring");
   button.click();
   said.pressed = button.getAttribute("aria-pressed");
   said.chosen = button.closest(".why").classList.contains("chosen");
   said.readout = document.querySelector(".picture .readout").textContent;
-  const canvas = document.querySelector("#curves canvas"), box = canvas.getBoundingClientRect();
-  const at = (kind, x) => canvas.dispatchEvent(new MouseEvent(kind, {clientX: box.left + x, clientY: box.top + 40}));
-  canvas.setPointerCapture = () => {};
+  const canvas = document.querySelector("#curves canvas"), at = pointer(canvas);
   const shown = () => canvas.toDataURL();
   const whole = shown();
   at("pointerdown", 200); at("pointermove", 400); at("pointerup", 400); at("pointerleave", 400);
@@ -425,27 +661,99 @@ ACTS = """
   said.back = shown() === whole;
   at("pointermove", 300);
   said.value = document.querySelector("#curves .value").textContent;
+  key(canvas, "+");
+  said.nearer = shown() !== whole;
+  key(canvas, "Escape");
+  at("pointerleave", 300);
+  said.escaped = shown() === whole;
+  const heat = document.querySelector("#heat canvas");
+  key(heat, "ArrowRight"); key(heat, "ArrowDown");
+  said.moved = words(heat);
+  key(heat, "Enter");
+  said.taken = document.querySelector("output").textContent;
+  document.querySelector("button.ring").click();
+  const slider = document.querySelector("input[type=range]"), flow = document.querySelector("#flow canvas");
+  said.first = document.querySelector("output").textContent;
+  const before = flow.toDataURL();
+  slider.value = "3";
+  slider.dispatchEvent(new Event("input"));
+  said.then = document.querySelector("output").textContent;
+  said.flowed = flow.toDataURL() !== before;
   const ground = () => getComputedStyle(document.body).backgroundColor;
-  const before = ground();
+  const light = ground();
   document.getElementById("theme").click();
-  said.turned = ground() !== before;
+  said.turned = ground() !== light;
+  const dark = document.documentElement.dataset.theme;
+  window.dispatchEvent(new Event("beforeprint"));
+  said.paper = document.documentElement.dataset.theme;
+  window.dispatchEvent(new Event("afterprint"));
+  said.restored = document.documentElement.dataset.theme === dark;
   said.fits = document.documentElement.scrollWidth <= window.innerWidth;
   const evidence = document.querySelector(".evidence details");
-  evidence.open = true;
+  said.folded = !evidence.open && !evidence.querySelector("tbody").checkVisibility();
+  evidence.querySelector("summary").click();
   said.rows = evidence.querySelectorAll("tbody tr").length;
-  document.body.dataset.said = JSON.stringify(said);
+  said.unfolded = evidence.querySelector("tbody").checkVisibility();
+"""
+DEVICE = """
+  const canvas = document.querySelector("#timeline canvas"), whole = canvas.toDataURL();
+  key(canvas, "ArrowRight"); key(canvas, "ArrowDown");
+  said.brick = words(canvas);
+  key(canvas, "ArrowRight");
+  said.next = words(canvas);
+  key(canvas, "Enter");
+  said.filled = canvas.toDataURL() !== whole;
+  key(canvas, "Escape");
+  const at = pointer(canvas);
+  at("pointermove", 300, 35);
+  said.hovered = words(canvas);
+  at("pointerleave", 300, 35);
+  said.back = canvas.toDataURL() === whole;
+  const other = document.querySelectorAll("#moments button")[1];
+  other.click();
+  said.other = other.getAttribute("aria-pressed") === "true" && canvas.toDataURL() !== whole;
+  const bars = document.querySelector("#bars canvas");
+  key(bars, "ArrowRight");
+  said.bar = words(bars);
+  const graph = document.querySelector("#graph canvas");
+  key(graph, "ArrowRight");
+  key(graph, "ArrowDown");
+  said.contract = words(graph);
+  key(graph, "Enter");
+  said.row = document.querySelector("tr.chosen").dataset.contract;
+  document.querySelector("nav button").click();
+  said.pictures = document.querySelectorAll("canvas").length;
+"""
+RANKS = """
+  const buttons = [...document.querySelectorAll("#compared button")];
+  const seen = () => [...document.querySelectorAll("#ranks canvas")].map((one) => one.clientWidth > 0);
+  said.before = seen();
+  buttons[2].click();
+  said.after = seen();
+  const canvas = document.querySelectorAll("#ranks canvas")[2];
+  for (let n = 0; n < 5; n++) key(canvas, "ArrowDown");
+  said.cell = words(canvas);
+  const loss = document.querySelector("#curves canvas");
+  key(loss, "ArrowRight");
+  said.value = document.querySelector("#curves .value").textContent;
+"""
+HOSTS = """
+  said.asked = performance.getEntriesByType("resource").map((entry) => entry.name);
+  said.strange = document.querySelectorAll("img, iframe, object, link, script[src]").length;
 """
 
 
-def seen(text: str, folder: Path, width: int) -> tuple[dict, str]:
+def seen(text: str, folder: Path, width: int, acts: str) -> tuple[dict, str]:
     """What the page is like after somebody has used it, and what the browser complained of."""
-    digest = base64.b64encode(hashlib.sha256(ACTS.encode()).digest()).decode()
+    script = f"{HANDS}{acts}\n  document.body.dataset.said = JSON.stringify(said);\n"
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     text = text.replace("script-src '", f"script-src 'sha256-{digest}' '", 1)
     file = folder / "acted.html"
-    file.write_text(text.replace("</body>", f"<script>{ACTS}</script></body>"), "utf-8")
+    file.write_text(text.replace("</body>", f"<script>{script}</script></body>"), "utf-8")
     done = subprocess.run(
         [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom",
-         f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900", file.as_uri()],
+         "--disable-background-networking", "--no-first-run", f"--user-data-dir={folder / 'profile'}",
+         f"--window-size={width},900", file.as_uri()],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     body = next(attributes for tag, attributes in Read(done.stdout).tags if tag == "body")
@@ -453,13 +761,53 @@ def seen(text: str, folder: Path, width: int) -> tuple[dict, str]:
     return json.loads(body.get("data-said") or "{}"), complaints
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
+@browser
 @pytest.mark.parametrize("width", [1440, 1024, 390])
 def test_in_a_browser_a_why_rings_its_evidence_charts_zoom_and_the_theme_turns(tmp_path, width):
     run = broken_run().run()
-    said, complaints = seen(page.text(diagnose(run), run), tmp_path, width)
+    said, complaints = seen(page.text(diagnose(run), run), tmp_path, width, BROKEN)
     assert complaints == ""
     assert said["pressed"] == "true" and said["chosen"] and said["turned"] and said["fits"]
     assert said["readout"].startswith(("Ringed:", "No gradients were sampled"))
-    assert said["zoomed"] and said["back"] and "in step" in said["value"]
-    assert said["rows"] >= 1
+    assert said["zoomed"] and said["back"] and "in step" in said["value"] and said["nearer"] and said["escaped"]
+    assert "|grad|" in said["moved"] and said["moved"].startswith(said["taken"])
+    assert said["first"].startswith("step 4") and said["then"] == "step 3"
+    assert said["flowed"] and said["paper"] == "light" and said["restored"]
+    assert said["folded"] and said["rows"] >= 1 and said["unfolded"]
+
+
+@browser
+def test_in_a_browser_bricks_are_named_by_keyboard_and_pointer_and_a_contract_leads_to_its_row(tmp_path):
+    run = page_runs.device_run()
+    said, complaints = seen(page.text(diagnose(run), run), tmp_path, 1440, DEVICE)
+    assert complaints == ""
+    assert said["brick"].startswith("loader · loader · host · 2 ms (5 % of the step)")
+    assert said["next"] != said["brick"] and said["filled"] and said["back"] and said["other"]
+    assert "step 24" not in said["hovered"] and "· host ·" in said["hovered"]
+    assert said["bar"].startswith("step 0 · host 40 ms: loader 1.99 ms, transfer 500 µs")
+    assert said["row"] and said["contract"].startswith(said["row"]) and said["pictures"] > 15
+
+
+@browser
+def test_in_a_browser_ranks_are_compared_by_one_thing_at_a_time(tmp_path):
+    run = page_runs.many_ranks(12, 20)
+    said, complaints = seen(page.text(diagnose(run), run), tmp_path, 1024, RANKS)
+    assert complaints == ""
+    assert said["before"] == [True, False, False, False] and said["after"] == [False, False, True, False]
+    assert "rank 5" in said["cell"] and "% off the middle" in said["cell"]
+    assert "(rank " in said["value"] and " to rank " in said["value"]
+
+
+@browser
+def test_in_a_browser_hostile_names_are_text_and_no_request_leaves_the_page(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0.2)
+        there = f"http://127.0.0.1:{listening.getsockname()[1]}/x"
+        name = f'"><img src={there}><script src={there}></script><style>@import "{there}";</style>'
+        made = broken_run(name)
+        made.event("exception", 3, type=name, message=name, frames=[], where=name)
+        run = made.run()
+        said, complaints = seen(page.text(diagnose(run), run), tmp_path, 1024, HOSTS)
+        with pytest.raises(TimeoutError):
+            listening.accept()
+    assert complaints == "" and said == {"asked": [], "strange": 0}

@@ -188,3 +188,14 @@ def test_a_third_party_joins_a_seam_and_a_broken_one_is_a_note(tmp_path, monkeyp
     assert plugins.load("brickprof.rules", "theirs").RULE == "theirs"
     with pytest.raises(KeyError):
         plugins.load("brickprof.rules", "nobody")
+
+
+def test_what_contracts_rest_on_is_known_and_goes_round_in_no_circle():
+    from graphlib import TopologicalSorter
+
+    library = registry.library()
+    bases = {identity: set(contract.metadata.depends_on) for identity, contract in library.items()}
+    assert set().union(*bases.values()) <= set(library)
+    order = list(TopologicalSorter(bases).static_order())
+    assert set(order) == set(library)
+    assert order.index("C-CONFIG-001") < order.index("C-STEPSIZE-001") < order.index("C-LOSSSPIKE-001")

@@ -1,7 +1,8 @@
 """Where the time of a step goes: to which bricks, on the host and on the device, and how much of it nobody has.
 
-Enters: spans. Leaves: for the steps that were timed, each phase's share of the step and what is left, which is called
-idle: the host outside all bricks, the device with nothing to do. And the lanes of one step, to be drawn.
+Enters: spans, as a table or as records. Leaves: for the steps that were timed, each phase's share of the step and what
+is left, which is called idle: the host outside all bricks, the device with nothing to do. And the lanes of one step, to
+be drawn.
 
 A moment belongs to the innermost phase that has it, so shares add up to one. What brickprof itself took in a step that
 it looked at has a name of its own. Host and device are told apart: a brick
@@ -13,14 +14,24 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from brickprof.records import PHASES, Span
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from brickprof.run.parts import Part
+
 IDLE, LOOKING = "idle", "brickprof"
 _LATEST = 32
+_WIDTH = 60
 _ORDER = ("loader", "transfer", "forward", "recompute", "eval", "backward", "optimizer", "user")
+_LETTERS = {
+    "loader": "L", "transfer": "T", "forward": "F", "recompute": "R", "eval": "E", "backward": "B", "optimizer": "O",
+    "user": "U",
+}  # fmt: skip
 Interval = tuple[int, int]
 
 
@@ -34,7 +45,31 @@ class Lane(NamedTuple):
     """What brickprof took of the host's time, wherever in the step."""
 
 
-def step_budget(spans: pd.DataFrame) -> dict[str, Any]:
+class _Timed(NamedTuple):
+    """What of a span is needed here."""
+
+    step: int
+    kind: str
+    phase: str
+    start_ns: int
+    end_ns: int
+    device_ns: Any
+    attributes: Any
+
+
+def latest(part: Part) -> list[Span]:
+    """The spans of a rank's last timed steps: all that the functions below look at, however many there are."""
+    import numpy as np
+
+    from brickprof.run import columns
+
+    table = part.spans[0]
+    steps, phases = columns.whole(table["step"]), columns.whole(table["phase"])
+    timed = np.unique(steps[phases == PHASES.index("step")])[-_LATEST:]
+    return list(part.as_spans(columns.rows(table, np.isin(steps, timed))))
+
+
+def step_budget(spans: pd.DataFrame | Iterable[Span]) -> dict[str, Any]:
     """Shares of the step by phase, ``host`` and (where it was timed) ``device``; {} where no step was."""
     lanes = [lane for step in _timed(spans) for lane in _lanes(step)]
     told: dict[str, Any] = {}
@@ -45,11 +80,26 @@ def step_budget(spans: pd.DataFrame) -> dict[str, Any]:
     return {**told, "steps": sum(lane.name == "host" for lane in lanes)} if told else {}
 
 
-def lanes(spans: pd.DataFrame) -> list[Lane]:
+def lanes(spans: pd.DataFrame | Iterable[Span]) -> list[Lane]:
     """The host's and the device's lane of the last step that was timed on both, else of the last one."""
     found = [_lanes(step) for step in _timed(spans)]
     both = [each for each in found if len(each) > 1]
     return (both or found or [[]])[-1]
+
+
+def drawn(lane: Lane, width: int = _WIDTH) -> str:
+    """A letter for each part of the step that a phase had most of; a dot where nobody did."""
+    cells = []
+    for cell in range(width):
+        low, high = cell * lane.length / width, (cell + 1) * lane.length / width
+        shares: dict[str, float] = {}
+        for start, end, phase in lane.parts:
+            inside = min(end, high) - max(start, low)
+            if inside > 0:
+                shares[phase] = shares.get(phase, 0.0) + inside
+        phase = max(shares, key=lambda name: shares[name], default="")
+        cells.append(_LETTERS.get(phase, "·") if 2 * sum(shares.values()) > high - low else "·")
+    return "".join(cells)
 
 
 def _shares(mine: list[Lane]) -> dict[str, float]:
@@ -65,45 +115,67 @@ def _shares(mine: list[Lane]) -> dict[str, float]:
     return {**ordered, IDLE: round(left - looking, 4)}
 
 
-def _timed(spans: pd.DataFrame) -> list[pd.DataFrame]:
+def _timed(spans: pd.DataFrame | Iterable[Span]) -> list[list[_Timed]]:
     """The spans of each of the last steps whose own span and bricks were written."""
+    rows = sorted(_rows(spans), key=lambda row: row.step)
+    groups = [list(group) for _, group in groupby(rows, key=lambda row: row.step)]
+    return [each for each in groups if len(each) > 1 and any(row.phase in ("forward", "backward") for row in each)]
+
+
+def _rows(spans: pd.DataFrame | Iterable[Span]) -> Iterable[_Timed]:
+    """The spans of the lowest rank's last steps that have a span of their own."""
+    return _of_table(spans) if hasattr(spans, "columns") else _of_records(list(spans))
+
+
+def _of_table(spans: Any) -> Iterable[_Timed]:
     if spans.empty:
         return []
     whole = spans[spans["phase"] == "step"]
     whole = whole[whole["rank"] == whole["rank"].min()].tail(_LATEST)
     mine = spans[(spans["rank"] == whole["rank"].min()) & spans["step"].isin(whole["step"])]
-    groups = [part for _, part in mine.groupby("step", sort=True)]
-    return [part for part in groups if len(part) > 1 and part["phase"].isin(("forward", "backward")).any()]
+    return [_Timed(*row) for row in zip(*(mine[name] for name in _Timed._fields), strict=True)]
 
 
-def _lanes(step: pd.DataFrame) -> list[Lane]:
-    whole = step[step["phase"] == "step"].iloc[-1]
-    inner = step[(step["phase"] != "step") & (step["phase"] != "run")]
-    begin, end = int(whole["start_ns"]), int(whole["end_ns"])
-    phases = [_phase(kind, phase) for kind, phase in zip(inner["kind"], inner["phase"], strict=True)]
-    host = zip(inner["start_ns"], inner["end_ns"], phases, strict=True)
-    flat = _flat(((int(a), int(b), phase) for a, b, phase in host), (begin, end))
-    found = [Lane("host", end - begin, flat, _told(whole["attributes"], "looking_ns") or 0)]
+def _of_records(spans: list[Span]) -> Iterable[_Timed]:
+    rank = min((span.rank for span in spans if span.phase == "step"), default=0)
+    whole = set(sorted({span.step for span in spans if span.phase == "step" and span.rank == rank})[-_LATEST:])
+    return [
+        _Timed(span.step, span.brick.kind.value, span.phase, span.start_ns, span.end_ns, span.device_ns,
+               span.attributes)
+        for span in spans
+        if span.rank == rank and span.step in whole
+    ]  # fmt: skip
+
+
+def _lanes(step: list[_Timed]) -> list[Lane]:
+    whole = [row for row in step if row.phase == "step"][-1]
+    inner = [row for row in step if row.phase not in ("step", "run")]
+    begin, end = int(whole.start_ns), int(whole.end_ns)
+    phases = [_phase(row.kind, row.phase) for row in inner]
+    host = zip(inner, phases, strict=True)
+    flat = _flat(((int(row.start_ns), int(row.end_ns), phase) for row, phase in host), (begin, end))
+    found = [Lane("host", end - begin, flat, _told(whole.attributes, "looking_ns") or 0)]
     device = _device_lane(whole, inner, phases)
     return found if device is None else [*found, device]
 
 
-def _device_lane(whole: Any, inner: pd.DataFrame, phases: list[str]) -> Lane | None:
-    start = _told(whole["attributes"], "device_start_ns")
-    if start is None or whole["device_ns"] is None or not whole["device_ns"] > 0:
+def _device_lane(whole: _Timed, inner: list[_Timed], phases: list[str]) -> Lane | None:
+    start = _told(whole.attributes, "device_start_ns")
+    if start is None or whole.device_ns is None or not whole.device_ns > 0:
         return None
-    end = start + int(whole["device_ns"])
+    end = start + int(whole.device_ns)
     parts = []
-    for told, length, phase in zip(inner["attributes"], inner["device_ns"], phases, strict=True):
-        at = _told(told, "device_start_ns")
-        if at is not None and length is not None and length >= 0:
-            parts.append((at, at + int(length), phase))
+    for row, phase in zip(inner, phases, strict=True):
+        at = _told(row.attributes, "device_start_ns")
+        if at is not None and row.device_ns is not None and row.device_ns >= 0:
+            parts.append((at, at + int(row.device_ns), phase))
     return Lane("device", end - start, _flat(parts, (start, end)))
 
 
 def _told(attributes: Any, name: str) -> int | None:
     try:
-        value = json.loads(attributes).get(name) if isinstance(attributes, str) else None
+        told = json.loads(attributes) if isinstance(attributes, str) else attributes
+        value = told.get(name)
     except (ValueError, AttributeError):
         return None
     return value if isinstance(value, int) else None

@@ -1,13 +1,14 @@
-"""The gradients of a run by layer and step: the picture that shows where it began.
+"""The gradients and the updates of a run by layer and step: the pictures that show where it began.
 
 Enters: a ``Run``, and the step that matters most. Leaves: the cells of a heat map as plain data: 100 x log10 |grad| of
-each layer, with marks for what is not finite. A layer of several tensors shows the largest of their norms. Long runs
-share a column among steps; it shows their mean, or what is ten times off. Steps near the one that matters keep theirs.
+each layer, or of how large its update was beside its weights, with marks for what is not finite. A layer of several
+tensors shows the largest of their numbers. Long runs share a column among steps; it shows their mean, or what is ten
+times off. Steps near the one that matters keep theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,18 +29,19 @@ NAN, INF, ZERO = 99_999, 99_998, -99_999
 """Cells that are no logarithm; a cell that was not looked at is null."""
 
 
-def heat_map(run: Run, focus: int | None = None) -> dict[str, Any] | None:
-    """The map, or None where no gradients were sampled."""
-    steps, numbers = _seen(run)
+def heat_map(run: Run, focus: int | None = None, role: str = "grad") -> dict[str, Any] | None:
+    """The map of gradients or, with role ``update``, of update/weight; None where none were sampled."""
+    steps, numbers = _seen(run, role)
     if not len(steps):
         return None
     layers, folded = _folded(list(numbers))
     edges = _columns(steps, focus)
     grid = _Grid(len(layers), len(steps))
-    for part, table in _pieces(run):
+    columns, sizes = _SIZES[role]
+    for part, table in _pieces(run, role, ("step", "brick", *columns)):
         brick, row = _rows(part, table, numbers, run.qualified)
         column = np.searchsorted(steps, _column(table, "step"))
-        grid.add(folded[row[np.searchsorted(brick, _column(table, "brick"))]], column, table)
+        grid.add(folded[row[np.searchsorted(brick, _column(table, "brick"))]], column, *sizes(table))
     last = [int(steps[np.searchsorted(steps, edge) - 1]) for edge in edges[1:]] + [int(steps[-1])]
     return {
         "rows": [clean(layer, limit=120) for layer in layers],
@@ -50,24 +52,28 @@ def heat_map(run: Run, focus: int | None = None) -> dict[str, Any] | None:
     }
 
 
-def _pieces(run: Run) -> Iterator[tuple[Part, Any]]:
-    """The sampled gradients, some at a time: a long run has millions of them."""
-    import pyarrow.compute as pc
+def _pieces(run: Run, role: str, columns: Sequence[str]) -> Iterator[tuple[Part, Any]]:
+    """The samples of one role, some at a time: a long run has millions of them."""
+    import pyarrow as pa
 
+    told = "ratio" if role == "update" else "role"
     for part in run.parts:
         table = part.samples[0]
         for start in range(0, table.num_rows, _PIECE):
-            piece = table.slice(start, _PIECE).select(["step", "role", "brick", "nan", "inf", "absmax", "l2"])
-            chosen = piece.filter(pc.equal(piece["role"], ROLES.index("grad")))
-            if chosen.num_rows:
-                yield part, chosen
+            piece = table.slice(start, _PIECE)
+            mine = piece["role"].to_numpy() == ROLES.index(role)
+            if piece[told].null_count:
+                mine &= piece[told].is_valid().to_numpy()
+            if mine.any():
+                chosen = piece.select(columns)
+                yield part, chosen if mine.all() else chosen.filter(pa.array(mine))
 
 
-def _seen(run: Run) -> tuple[Any, dict[str, int]]:
-    """The steps that have gradients, and a row for each layer, in the order in which the model names them."""
+def _seen(run: Run, role: str) -> tuple[Any, dict[str, int]]:
+    """The steps that have such samples, and a row for each layer, in the order in which the model names them."""
     steps: list[Any] = [np.empty(0, np.int64)]
     numbers: dict[str, int] = {}
-    for part, table in _pieces(run):
+    for part, table in _pieces(run, role, ("step", "brick")):
         steps.append(_distinct(table["step"]))
         _rows(part, table, numbers, run.qualified)
     return np.unique(np.concatenate(steps)), numbers
@@ -122,18 +128,31 @@ def _columns(steps: Any, focus: int | None) -> Any:
     return steps[np.unique(np.concatenate([evenly, single, np.asarray(after, np.int64)]))]
 
 
+def _norms(table: Any) -> tuple[Any, Any, Any]:
+    """How large gradients are, and which hold NaN or Inf."""
+    l2, absmax = _column(table, "l2"), _column(table, "absmax")
+    nan, inf = (np.nan_to_num(_column(table, name)) > 0 for name in ("nan", "inf"))
+    return np.where(np.isnan(l2), absmax, l2), nan, inf
+
+
+def _ratios(table: Any) -> tuple[Any, Any, Any]:
+    ratio = _column(table, "ratio")
+    return ratio, np.isnan(ratio), np.isinf(ratio)
+
+
+_SIZES = {"grad": (("nan", "inf", "absmax", "l2"), _norms), "update": (("ratio",), _ratios)}
+"""How large the samples of a role are, and what of them says so."""
+
+
 class _Grid:
-    """Of each layer and step the largest gradient, as a logarithm, and whether one of them was not finite."""
+    """Of each layer and step the largest number, as a logarithm, and whether one of them was not finite."""
 
     def __init__(self, rows: int, steps: int) -> None:
         self._shape = rows, steps
         self._logs = np.full(rows * steps, -np.inf, np.float32)
         self._odd = np.zeros(rows * steps, np.int8)
 
-    def add(self, row: Any, column: Any, table: Any) -> None:
-        l2, absmax = _column(table, "l2"), _column(table, "absmax")
-        size = np.where(np.isnan(l2), absmax, l2)
-        nan, inf = (np.nan_to_num(_column(table, name)) > 0 for name in ("nan", "inf"))
+    def add(self, row: Any, column: Any, size: Any, nan: Any, inf: Any) -> None:
         with np.errstate(all="ignore"):
             logs = np.where(size > 0, np.log10(size), np.where(size == 0, _NONE, -np.inf))
         cell = row * self._shape[1] + column

@@ -66,16 +66,18 @@ def leading(finding: Finding, prover: Prover) -> str:
     return f'<dl class="facts">{facts}</dl>{_chain(finding, prover)}{_rest(finding)}'
 
 
-def others(findings: tuple[Finding, ...], prover: Prover) -> str:
-    """Every other finding, folded."""
+def others(findings: tuple[Finding, ...], prover: Prover, first: int = 2) -> str:
+    """Every other finding, folded, with its number from ``first`` on."""
     if not findings:
         return ""
-    cards = "".join(_folded(finding, prover) for finding in findings)
-    return f'<section id="others"><h2>Other findings <span class="dim">{len(findings)}</span></h2>{cards}</section>'
+    cards = "".join(_folded(finding, prover, number) for number, finding in enumerate(findings, start=first))
+    title = "Notes" if all(finding.severity is Severity.INFO for finding in findings) else "Other findings"
+    return f'<section id="others"><h2>{title} <span class="dim">{len(findings)}</span></h2>{cards}</section>'
 
 
-def _folded(finding: Finding, prover: Prover) -> str:
+def _folded(finding: Finding, prover: Prover, number: int) -> str:
     head = (
+        f'<span class="dim">F{number}</span> '
         f'<span class="severity {finding.severity.value}">{_SEVERITIES[finding.severity]}</span> '
         f'<span class="symptom">{told(finding.symptom)}</span> '
         f'<span class="dim">{told(finding.contract)} · step {finding.first_step:,}</span>'

@@ -1,4 +1,4 @@
-"""The tables of the page: contracts, the bricks that cost most, what a log holds.
+"""The tables of the page: contracts, the dearest bricks and kernels, copies with their callers, what a log holds.
 
 Enters: a ``Diagnosis``, and a ``Run`` where there is one. Leaves: HTML, or nothing where there is nothing to show.
 """
@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from brickprof.contracts.verdicts import Verdict
-from brickprof.reports import transfers
+from brickprof.reports import timeline
 from brickprof.reports.page.parts import told
+from brickprof.reports.page.sections import section
 from brickprof.text import clean
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ _MARKS = {
     Verdict.NOT_EVALUATED: ("open", "○ NOT EVALUATED"),
 }  # fmt: skip
 _ORDER = list(_MARKS)
-_MOST_BRICKS, _MOST_SERIES = 20, 200
+_MOST_BRICKS, _MOST_SERIES, _MOST_KERNELS, _FIRST_ROWS = 24, 200, 24, 10
+_WAYS = {"H2D": "to device", "D2H": "to host", "D2D": "to another device", "pin": "to pinned memory"}
 
 
 def contracts(diagnosis: Diagnosis) -> str:
@@ -34,21 +36,36 @@ def contracts(diagnosis: Diagnosis) -> str:
         return ""
     judged.sort(key=lambda result: (_ORDER.index(result.verdict), result.id))
     body = _contract_table(judged) if judged else '<p class="dim">None could be judged.</p>'
+    broken = any(result.verdict is Verdict.FAIL for result in judged)
+    if len(judged) > _MANY and not broken:
+        body = f"<details><summary>{len(judged)} judged, none broken</summary>{body}</details>"
     if unjudged:
         body += (
             f"<details><summary>{len(unjudged)} not evaluated: the evidence is not there</summary>"
             f"{_contract_table(unjudged)}</details>"
         )
-    return _section("contracts", "Contracts", body)
+    picture = '<figure><div id="graph"></div><p class="readout" aria-live="polite"></p></figure>'
+    return section("contracts", "Contracts", f"{picture}<div>{body}</div>")
 
 
-def _contract_table(results: Iterable[ContractResult]) -> str:
+_MANY = 12
+
+
+def _contract_table(results: Sequence[ContractResult]) -> str:
     rows = [
         [f'<span class="mark {_MARKS[r.verdict][0]}">{_MARKS[r.verdict][1]}</span>', f"<code>{told(r.id)}</code>",
-         told(r.observed), told(r.threshold), told(r.why, 600)]
+         told(r.observed), told(r.threshold), told(_reason(r), 600)]
         for r in results
     ]  # fmt: skip
-    return _table(("verdict", "contract", "observed", "threshold", "why"), rows)
+    heads = ["verdict", "contract", "observed", "threshold", "why"]
+    if not any(row[-1] for row in rows):
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    return _table(heads, rows, marks=[f'data-contract="{told(r.id, 40)}"' for r in results])
+
+
+def _reason(result: ContractResult) -> str:
+    """Why, unless that is what was observed in the same words."""
+    return "" if result.why == result.observed else result.why
 
 
 def bricks(run: Run | None) -> str:
@@ -62,16 +79,68 @@ def bricks(run: Run | None) -> str:
     top = grouped.sort_values("host", ascending=False).head(_MOST_BRICKS)
     if top.empty:
         return ""
-    most = max(float(top["host"].max()), 1.0)
+    most, device_known = max(float(top["host"].max()), 1.0), bool((top["device"] > 0).any())
     rows = [
         [f"<code>{told(brick, 120)}</code>", told(phase), f"{count:,}", f"{host / count / 1e6:,.3f}",
-         f"{device / count / 1e6:,.3f}" if device > 0 else "-",
+         *([f"{device / count / 1e6:,.3f}" if device > 0 else "-"] if device_known else []),
          f'<meter min="0" max="1" value="{host / most:.3f}">{host / most:.0%}</meter>']
         for brick, phase, host, device, count in _plain(top)
     ]  # fmt: skip
-    heads = ("brick", "phase", "times", "host ms", "device ms", "of the dearest")
+    heads = ("brick", "phase", "times", "host ms", *(["device ms"] if device_known else []), "of the dearest")
     note = '<p class="dim">Means over the steps that were timed. A block holds what is inside it.</p>'
-    return _section("bricks", "Bricks that cost most", note + _table(heads, rows, numbers=(2, 3, 4)))
+    return section("bricks", "Bricks that cost most", note + _cut(heads, rows, (2, 3, 4) if device_known else (2, 3)))
+
+
+def _cut(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> str:
+    """The first rows, and the others folded."""
+    if len(rows) <= _FIRST_ROWS + 2:
+        return _table(heads, rows, numbers)
+    rest = _table(heads, rows[_FIRST_ROWS:], numbers)
+    more = f"<details><summary>{len(rows) - _FIRST_ROWS} more</summary>{rest}</details>"
+    return _table(heads, rows[:_FIRST_ROWS], numbers) + more
+
+
+def kernels(run: Run | None) -> str:
+    """The kernels by their time on the device: how often, how long, in which block, and from which line."""
+    found = timeline.kernels(run.spans) if run is not None else []
+    if run is None or not found:
+        return ""
+    blocks, lines = _launchers(run), _callers(run)
+    rows = [
+        [f"<code>{told(name, 120)}</code>", f"{row['share']:.1%}", f"{row['mean_us']:,.1f}", f"{row['a_step']:,.1f}",
+         f"<code>{told(blocks.get(name, ''), 80)}</code>", f"<code>{told(lines.get(name, ''), 80)}</code>"]
+        for row in found[:_MOST_KERNELS]
+        for name in [row["kernel"]]
+    ]  # fmt: skip
+    heads = ["kernel", "of the device's time", "us each", "a step", "most in", "launched from"]
+    if not lines:
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    return section("kernels", "Kernels by their time on the device", _cut(heads, rows, (1, 2, 3)))
+
+
+def _launchers(run: Run) -> dict[str, str]:
+    """The block in which each kernel spent most of its time."""
+    frame = run.spans
+    names = dict(zip(zip(frame["rank"], frame["id"], strict=True), frame["brick"], strict=True))
+    mine = frame[(frame["kind"] == "kernel") & frame["device_ns"].notna()]
+    spent: dict[str, dict[str, int]] = {}
+    for rank, kernel, parent, ns in zip(mine["rank"], mine["brick"], mine["parent"], mine["device_ns"], strict=True):
+        block = names.get((rank, parent), "")
+        sums = spent.setdefault(kernel, {})
+        sums[block] = sums.get(block, 0) + int(ns)
+    return {kernel: max(sums, key=lambda block: sums[block]) for kernel, sums in spent.items()}
+
+
+def _callers(run: Run) -> dict[str, str]:
+    """The line that each kernel was last launched from most, where a hook heard it."""
+    lines: dict[str, str] = {}
+    for part in run.parts:
+        for event in part.events:
+            rows = event.fields.get("kernels") if event.kind == "launches" else None
+            for row in rows if isinstance(rows, list) else ():
+                if isinstance(row, list) and len(row) >= 3:
+                    lines[str(row[0])] = str(row[2])
+    return lines
 
 
 def _plain(frame: Any) -> Iterable[tuple[str, str, float, float, int]]:
@@ -79,9 +148,53 @@ def _plain(frame: Any) -> Iterable[tuple[str, str, float, float, int]]:
 
 
 def moved(diagnosis: Diagnosis) -> str:
-    lines = transfers.lines(diagnosis.run)
-    text = "\n".join(told(line, 300) for line in lines)
-    return _section("transfers", "Transfers and host reads, in a step", f"<pre>{text}</pre>") if lines else ""
+    """The copies and host reads of a usual step, with the line that asked for each."""
+    told_of = [(row, True) for row in _dicts(diagnosis.run.get("transfers"))]
+    told_of += [(row, False) for row in _dicts(diagnosis.run.get("host_reads"))]
+    if not told_of:
+        return ""
+    rows = [_copy(row) if copy else _read(row) for row, copy in told_of]
+    heads = ("what", "asked for in", "times a step", "bytes", "host ms", "memory", "does the host wait?")
+    return _table(heads, rows, numbers=(2, 3, 4))
+
+
+def _dicts(rows: Any) -> list[dict[str, Any]]:
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list | tuple) else []
+
+
+def _copy(row: dict[str, Any]) -> list[str]:
+    way = str(row.get("direction"))
+    sides = way in ("H2D", "D2H")
+    memory = ("pinned" if row.get("pinned") else "pageable") if sides else ""
+    waits = ("yes" if row.get("blocking") else "no") if sides else ""
+    what = f"copy {told(_WAYS.get(way, way), 40)}"
+    return [what, *_where(row), _size(row.get("bytes")), _host_ms(row), memory, waits]
+
+
+def _read(row: dict[str, Any]) -> list[str]:
+    return ["read of a device tensor", *_where(row), "-", _host_ms(row), "", "yes"]
+
+
+def _where(row: dict[str, Any]) -> list[str]:
+    count = row.get("count")
+    times = f"{float(count):,.4g}" if isinstance(count, int | float) else "-"
+    return [f"<code>{told(row.get('site') or '(a thread)', 80)}</code>", times]
+
+
+def _host_ms(row: dict[str, Any]) -> str:
+    ns = row.get("ns")
+    return f"{float(ns) / 1e6:,.3f}" if isinstance(ns, int | float) else "-"
+
+
+def _size(value: Any) -> str:
+    if not isinstance(value, int | float):
+        return "-"
+    size = float(value)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"
 
 
 def holdings(run: Run | None, diagnosis: Diagnosis) -> str:
@@ -97,7 +210,7 @@ def holdings(run: Run | None, diagnosis: Diagnosis) -> str:
     body = _table(("series", "role", "points", "first step", "last step", "gaps"), rows, numbers=(2, 3, 4, 5))
     body += f'<p class="dim">and {len(series) - _MOST_SERIES:,} more</p>' if len(series) > _MOST_SERIES else ""
     body += "".join(f'<p class="dim">{told(note)}</p>' for note in notes)
-    return _section("holdings", "What the log holds", body)
+    return section("holdings", "What the log holds", body)
 
 
 def _of_diagnosis(diagnosis: Diagnosis) -> tuple[list[dict[str, Any]], list[str]] | None:
@@ -123,15 +236,15 @@ def _count(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else "-"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
-    """A table of cells that are HTML already."""
+def _table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = (), marks: Sequence[str] = ()
+) -> str:
+    """A table of cells that are HTML already; ``marks`` are attributes of its rows."""
     kind = [' class="n"' if place in numbers else "" for place in range(len(heads))]
     head = "".join(f'<th scope="col"{kind[place]}>{name}</th>' for place, name in enumerate(heads))
     body = "".join(
-        "<tr>" + "".join(f"<td{kind[place]}>{cell}</td>" for place, cell in enumerate(row)) + "</tr>" for row in rows
-    )
+        (f"<tr {marks[at]}>" if marks else "<tr>")
+        + "".join(f"<td{kind[place]}>{cell}</td>" for place, cell in enumerate(row)) + "</tr>"
+        for at, row in enumerate(rows)
+    )  # fmt: skip
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _section(identity: str, title: str, body: str) -> str:
-    return f'<section id="{identity}"><h2>{title}</h2>{body}</section>'
