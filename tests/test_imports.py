@@ -36,7 +36,7 @@ NOT_IN_ANALYSIS = frozenset({"torch", "triton"})
 FOREIGN_REFUSED = {
     **dict.fromkeys(BASE | {"capture", "kernels", "operators", "probes"}, NOT_IN_CAPTURE),
     "journal": NOT_IN_CAPTURE - {"pyarrow"},
-    **dict.fromkeys(SHOW - STORE | {"analysis", "launch", "notebook"}, NOT_IN_ANALYSIS),
+    **dict.fromkeys(SHOW - STORE | {"analysis", "launch", "live", "notebook"}, NOT_IN_ANALYSIS),
 }
 
 

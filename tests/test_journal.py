@@ -602,6 +602,19 @@ def test_a_tail_follows_ranks_that_come_late_and_lines_half_written(tmp_path):
     second.close()
 
 
+def test_a_tail_goes_over_to_a_rank_that_was_started_again(tmp_path):
+    tail = Tail(tmp_path)
+    first = Journal(rank_folder(tmp_path, 0))
+    first.event("loss", 0, {})
+    first.event("loss", 1, {})
+    assert len(tail.poll()) == 2
+    again = Journal(tmp_path / f"{rank_folder(tmp_path, 0).name}-r1")
+    again.event("loss", 5, {})
+    assert [event.step for event in tail.poll()] == [5]
+    first.close()
+    again.close()
+
+
 LOG = """
 import sys
 from pathlib import Path

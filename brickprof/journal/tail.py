@@ -27,7 +27,9 @@ class Tail:
         paths[PROCESS_RANK] = self._folder / PROCESS
         new: list[Event] = []
         for rank, path in paths.items():
-            followed = self._files.setdefault(rank, _Followed(path, rank))
+            followed = self._files.get(rank)
+            if followed is None or followed.path != path:  # a rank that was started again writes elsewhere
+                followed = self._files[rank] = _Followed(path, rank)
             new += followed.poll()
         new.sort(key=lambda event: event.time_ns)
         return new
@@ -36,10 +38,10 @@ class Tail:
 class _Followed:
     """One file, and how far it has been read."""
 
-    __slots__ = ("_at", "_file", "_last", "_path", "_rank")
+    __slots__ = ("_at", "_file", "_last", "_rank", "path")
 
     def __init__(self, path: Path, rank: int) -> None:
-        self._path = path
+        self.path = path
         self._rank = rank
         self._file = 0
         self._at = 0
@@ -47,7 +49,7 @@ class _Followed:
 
     def poll(self) -> list[Event]:
         try:
-            with self._path.open("rb") as stream:
+            with self.path.open("rb") as stream:
                 return self._read(stream)
         except OSError:
             return []
@@ -61,7 +63,7 @@ class _Followed:
         data = stream.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._at += len(whole)
-        events, _ = parse_events(whole, where=self._path.name, rank=self._rank)
+        events, _ = parse_events(whole, where=self.path.name, rank=self._rank)
         if again:
             events = [event for event in events if event.seq > self._last]
         self._last = max((event.seq for event in events), default=self._last)
