@@ -88,7 +88,7 @@ def rows(runs: Sequence[Any]) -> list[dict[str, Any]]:
     for run in runs:
         lead = leading(run.diagnosis)
         made.append({
-            "run": clean(run.name), "format": clean(run.format), "steps": max(run.steps, 0),
+            "run": clean(run.name), "format": clean(run.format), "steps": run.steps,
             "verdict": run.diagnosis.verdict.value, "severity": lead.severity.value if lead else "",
             "cause": lead.root_cause if lead else "", "confidence": lead.confidence if lead else None,
             "contract": lead.contract if lead else "", "what": clean(lead.symptom) if lead else "",
@@ -119,7 +119,7 @@ def cells(run: Any) -> tuple[str, ...]:
     sign = mark(run.diagnosis)
     verdict = f"{sign} {word(lead)}" if lead else sign if sign == "✓" else f"{sign} {_open(run.diagnosis)}"
     return (
-        clean(run.name, limit=60), clean(run.format, limit=30), f"{max(run.steps, 0):,}", verdict,
+        clean(run.name, limit=60), clean(run.format, limit=30), f"{run.steps:,}", verdict,
         clean(lead.symptom, limit=120) if lead else "-", first_sign(lead) if lead else "-",
         "-" if run.best is None else f"{run.best[1]:.4g}",
     )  # fmt: skip

@@ -318,11 +318,120 @@ def test_options_are_a_conscious_choice():
 
     assert sorted(name for name in analyze.__annotations__ if name != "return") == [
         "as_json", "brief", "command", "csv_file", "engine", "fail_on", "follow", "format", "halt_on", "jobs",
-        "list_formats", "markdown_file", "out", "paths", "pattern", "report", "scheduler", "sort", "suppress",
-        "thresholds", "until_idle",
+        "list_formats", "markdown_file", "max_files", "out", "paths", "pattern", "report", "scheduler", "sort",
+        "suppress", "thresholds", "until_idle",
     ]  # fmt: skip
 
 
 def test_the_page_names_every_format():
     page = (Path(__file__).parents[1] / "docs" / "analyze.md").read_text("utf-8")
     assert [name for name in logs.readers() if f"| `{name}` |" not in page] == []
+
+
+# -- one meaning of steps, names and silence
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 30), (1, 30)])
+def test_the_table_and_the_verdict_count_the_same_steps(place, capsys, first, count):
+    rows = "".join(f"{first + n},{2 / (n + 1):.4f},{2.1 / (n + 1):.4f}\n" for n in range(count))
+    for name in ("a.csv", "b.csv"):
+        (place / name).write_text("epoch,loss,val_loss\n" + rows)
+    assert analyzed(capsys, "a.csv", "--brief")[1].startswith("✓ PASS  30 steps")
+    table = analyzed(capsys, "a.csv", "b.csv", "--csv", "-")[1]
+    assert {row["steps"] for row in csv.DictReader(io.StringIO(table))} == {"30"}
+    (told,) = as_json(capsys, "a.csv")
+    assert told["run"]["steps"] == 30 and told["run"]["log"]["last_step"] == first + count - 1
+
+
+def test_steps_told_now_and_then_are_counted_by_the_last(place, capsys):
+    lines = [json.dumps({"step": step, "loss": 2 + 100 / (step + 50)}) for step in range(0, 5001, 100)]
+    (place / "t.jsonl").write_text("\n".join(lines) + "\n")
+    assert analyzed(capsys, "t.jsonl", "--brief")[1].startswith("✓ PASS  5,000 steps")
+
+
+def test_brief_has_no_whys(place, capsys):
+    jsonl(place / "train.jsonl", broken_at=150)
+    _, out, _ = analyzed(capsys, "train.jsonl", "--brief")
+    assert "What " in out and "Cause " in out and "  1  Why" not in out and "Ruled out" not in out
+
+
+def test_two_logs_of_one_name_are_called_as_they_were_typed(place, capsys):
+    jsonl(place / "good" / "train.jsonl")
+    jsonl(place / "bad" / "train.jsonl", broken_at=150)
+    assert main(["compare", "good/train.jsonl", "bad/train.jsonl"]) == 1
+    out = capsys.readouterr().out
+    assert "A        good/train.jsonl" in out and "B        bad/train.jsonl" in out
+    typed = next(line for line in out.splitlines() if "brickprof show" in line).split("brickprof show ")[1].split()
+    assert main(["show", *typed]) == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["analyze", "train.jsonl"], ["analyze", "train.jsonl", "--json"], ["show", "train.jsonl"],
+     ["compare", "train.jsonl", "train.jsonl"], ["analyze", "--list-formats"]],
+)  # fmt: skip
+def test_a_reader_that_went_away_is_no_error(place, command):
+    jsonl(place / "train.jsonl")
+    reading, writing = os.pipe()
+    os.close(reading)
+    typed = [sys.executable, "-m", "brickprof", *command]
+    done = subprocess.run(typed, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+# -- folders that hold more than anybody means
+
+
+def test_a_folder_with_too_many_logs_is_refused_before_any_is_read(place, capsys):
+    for number in range(5):
+        jsonl(place / "runs" / f"r{number}" / "train.jsonl", count=20)
+    code, out, err = analyzed(capsys, "runs", "--max-files", "4")
+    assert code == 2 and out == "" and "more than 4 files" in err and "--max-files" in err
+    assert analyzed(capsys, "runs", "--max-files", "5", "--brief")[0] == 0
+
+
+def test_a_folder_with_too_much_else_is_refused_as_well(place, capsys, monkeypatch):
+    monkeypatch.setattr("brickprof.analysis.files._PASSED_FOR_ONE", 3)
+    for number in range(8):
+        (place / "runs" / f"d{number}").mkdir(parents=True)
+    code, _, err = analyzed(capsys, "runs", "--max-files", "2")
+    assert code == 2 and "more than 6 files" in err
+
+
+def test_what_the_kernel_shows_as_files_is_never_looked_into(place, capsys):
+    jsonl(place / "runs" / "train.jsonl")
+    (place / "runs" / "kernel").symlink_to("/proc/self")
+    code, out, err = analyzed(capsys, "runs", "--brief")
+    assert (code, err) == (0, "") and out.startswith("✓ PASS")
+    assert analyzed(capsys, "/proc/self")[0] == 2
+
+
+def test_folders_in_folders_without_end(place, capsys):
+    deep = 1_200
+    for _ in range(deep):
+        os.mkdir("d")
+        os.chdir("d")
+    try:
+        code, _, err = analyzed(capsys, place / "d")
+        assert code == 2 and "holds no logs" in err
+    finally:  # whoever clears up behind the tests would not come to its end
+        for _ in range(deep):
+            os.chdir("..")
+            os.rmdir("d")
+
+
+def test_links_that_lead_back_are_walked_once(place, capsys):
+    jsonl(place / "runs" / "a" / "train.jsonl")
+    (place / "runs" / "a" / "up").symlink_to("..")
+    assert len(as_json(capsys, "runs")) == 1
+
+
+def test_who_waits_for_the_search_is_told(place):
+    from brickprof.analysis.files import find
+
+    for number in range(1_100):
+        (place / f"{number}.bin").touch()
+    told: list[int] = []
+    list(find([place], looked=told.append))
+    assert told == [1_100]

@@ -60,3 +60,16 @@ def test_rows_of_an_evaluation(kind, is_one):
 
 def test_less_is_better_of_errors_and_losses():
     assert names.falls("eval_wer") and names.falls("val_loss") and not names.falls("accuracy")
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("Эпоха", "epoch"), ("L-BFGS Итерация", "other"), ("Итерация", "step"), ("Epoche", "epoch"),
+        ("Verlust", "loss"), ("val Verlust", "eval_loss"), ("损失", "loss"), ("에포크", "epoch"), ("Время", "other"),
+        ("lr=0.1 bs=8 - train/loss", "loss"), ("loss (lr=0.1)", "loss"), ("lr-sweep-3 - eval/loss", "eval_loss"),
+        ("Time cost", "other"), ("cost", "loss"),
+    ],
+)  # fmt: skip
+def test_other_languages_settings_and_what_time_costs(name, role):
+    assert names.role(name) == role

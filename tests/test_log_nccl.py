@@ -8,6 +8,7 @@ import pickle
 import struct
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -355,3 +356,45 @@ def test_what_is_not_a_dump_is_not_taken_for_one():
     assert READER.sniff(Head("model.pkl", pickle.dumps({"weights": [1.0]}))) == 0.0
     assert READER.sniff(Head("a.json", b'{"entries": []}')) == 0.0
     assert READER.sniff(Head("train.log", b"collective_seq_id pg_status")) == 0.0
+
+
+# -- dumps of jobs that are well
+
+
+def under_way(done: int, open_calls: int, age_s: float) -> dict:
+    """A dump that was asked for: its last calls were made ``age_s`` ago."""
+    begin = time.time_ns() - int(age_s * 1e9) - done * 10**7
+    calls = [call(seq, "completed" if seq <= done else "scheduled") for seq in range(1, done + open_calls + 1)]
+    for one in calls:
+        one["time_created_ns"] = begin + one["collective_seq_id"] * 10**7
+    return dump(calls)
+
+
+def test_calls_that_are_under_way_are_no_hang(tmp_path):
+    for rank, open_calls in enumerate((2, 1, 3, 0)):
+        written(tmp_path, rank, under_way(100, open_calls, 1.0))
+    (run,) = analyse([tmp_path]).runs
+    assert run.diagnosis.findings == () and run.diagnosis.verdict == "VACUOUS"
+    assert "under way" in str(run.diagnosis) and "nothing hangs" in str(run.diagnosis)
+    (fact,) = logs.read(tmp_path / "nccl_trace_rank_0").facts
+    assert fact.fields["what"] == "under-way" and fact.fields["text"].startswith("rank 0 is in nccl:all_reduce")
+
+
+def test_calls_whose_time_is_up_are_one(tmp_path):
+    for rank, open_calls in enumerate((2, 1, 3, 0)):
+        written(tmp_path, rank, under_way(100, open_calls, 700.0))
+    (run,) = analyse([tmp_path]).runs
+    assert [one.root_cause for one in run.diagnosis.findings] == ["deadlock"]
+
+
+def test_a_job_that_completed_all_says_so(tmp_path):
+    for rank in range(4):
+        written(tmp_path, rank, dump([call(1), call(2)]))
+    (run,) = analyse([tmp_path]).runs
+    assert run.diagnosis.findings == () and "every collective that 4 ranks recorded is complete" in str(run.diagnosis)
+
+
+def test_what_the_watchdog_has_put_away_is_complete(tmp_path):
+    made = dump([call(1), call(2, "started", retired=True)], last_completed_collective=1)
+    (fact,) = logs.read(written(tmp_path, 0, made)).facts
+    assert fact.fields["what"] == "complete"

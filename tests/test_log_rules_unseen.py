@@ -173,3 +173,21 @@ def test_a_value_loss_that_grows_with_the_reward_is_no_fault():
         "train/value_loss": np.linspace(18, 72, 100), "train/entropy_loss": np.linspace(-1.4, -0.7, 100),
     }  # fmt: skip
     assert told(judged(block(steps, {"time/total_timesteps": steps, **columns}))) == []
+
+
+def test_the_first_batches_alone_do_not_say_that_nothing_is_learnt():
+    """Rows that nothing counts may be batches: forty of them at the level of a guess are only a beginning."""
+    noise = np.random.default_rng(3)
+    few, many = (math.log(65) + noise.normal(0, 0.02, count) for count in (40, 400))
+    assert told(judged(block(np.arange(1, 41), {"loss": few}))) == []
+    assert [cause for cause, _ in told(judged(block(np.arange(1, 401), {"loss": many})))] == ["plateau"]
+
+
+def test_two_models_one_after_another_are_two_attempts(tmp_path):
+    lines = []
+    for start in (0.08, 26.0):
+        lines += [f"Эпоха: {epoch:4} | Train Loss: {start / (1 + epoch):.6f}" for epoch in range(1, 2001, 100)]
+    (tmp_path / "log.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    log = logs.read(tmp_path / "log.txt")
+    assert log.steps_by == "epoch" and len(log.attempts) == 1
+    assert told(diagnose(to_run([log]))) == []

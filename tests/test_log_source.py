@@ -160,3 +160,19 @@ def test_a_part_begins_where_it_is_told(tmp_path):
     file = tmp_path / "x.log"
     file.write_bytes(TEXT)
     assert b"".join(Source(file, Part(0, 14)).chunks()) == TEXT[:14]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_text_of_two_bytes_a_letter_is_given_as_utf_8(tmp_path, encoding):
+    text = TEXT.decode() * 40 + "Verlust größer als 1\n"
+    (tmp_path / "wide.log").write_bytes(("\ufeff" + text).encode(encoding))
+    source = Source(tmp_path / "wide.log")
+    assert source.packed == encoding and source.pieces() == []
+    assert source.head().start.startswith(b"step 0 loss")
+    assert b"".join(source.chunks()) == text.encode()
+    assert source.line_ends == text.count("\n")
+
+
+def test_other_bytes_that_begin_like_a_mark_are_left_alone(tmp_path):
+    (tmp_path / "odd.bin").write_bytes(b"\xff\xfeabcdef" * 100)
+    assert Source(tmp_path / "odd.bin").packed == ""

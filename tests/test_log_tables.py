@@ -274,3 +274,75 @@ def test_parquet_with_a_changed_byte_never_breaks_out(tmp_path, place, byte):
     with suppress(UnreadableInput):
         log = logs.read(changed, parquet.READER)
         assert log.rows <= 100 or log.damage
+
+
+# -- names with settings in them, commas for points, no names at all
+
+
+def test_a_setting_in_a_name_is_no_row(tmp_path):
+    runs = ("lr=0.1 bs=8", "lr=0.01 bs=8")
+    top = ",".join(['"Step"', *(f'"{run} - train/loss{end}"' for run in runs for end in ("", "__MIN", "__MAX"))])
+    rows = [",".join(f'"{value}"' for value in (n, *[3 / (n + 1)] * 3, *[2 / (n + 1)] * 3)) for n in range(8)]
+    log = logs.read(write(tmp_path, "sweep.csv", "\n".join([top, *rows]) + "\n"))
+    assert log.format == "wandb-csv" and points(log, "train/loss")[1] == (1, 1.5)
+    assert {series.role for series in log.series.values()} == {"loss"}
+
+
+def test_rows_of_settings_are_no_table():
+    assert header_of(Head("x.csv", b"step=1,loss=2.5\nstep=2,loss=2.4\nstep=3,loss=2.3\n")) is None
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_commas_may_stand_for_points(tmp_path, separator):
+    rows = [
+        ["step", "loss", "tokens"],
+        *([str(n), f"{3 / n:.4f}".replace(".", ","), f"{n}.000,5"] for n in range(1, 9)),
+    ]
+    log = logs.read(write(tmp_path, "eu.csv", "\n".join(separator.join(row) for row in rows) + "\n"))
+    assert points(log, "loss")[1] == (2, 1.5) and points(log, "tokens")[2] == (3, 3000.5)
+
+
+def test_thousands_between_tabs_are_thousands(tmp_path):
+    text = "step\tloss\ttokens\n" + "".join(f"{n}\t{3 / n:.3f}\t{n},000\n" for n in range(1, 9))
+    assert points(logs.read(write(tmp_path, "us.tsv", text)), "tokens")[2] == (3, 3000.0)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-16-le"])
+def test_two_bytes_a_letter_with_a_mark_are_read(tmp_path, encoding):
+    text = "epoch;loss;val_loss\r\n" + "".join(
+        f"{n};{3 / n:.4f};{4 / n:.4f}\r\n".replace(".", ",") for n in range(1, 9)
+    )
+    mark = "" if encoding == "utf-16" else "\ufeff"
+    log = logs.read(write(tmp_path, "t.csv", (mark + text).encode(encoding)))
+    assert log.format == "keras" and points(log, "val_loss")[1] == (2, 2.0)
+
+
+LOSSES = [round(3 / (1 + n / 10), 4) for n in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "called", "role"),
+    [
+        ("losses.csv", ",0\n" + "".join(f"{n},{value}\n" for n, value in enumerate(LOSSES)), "losses", "loss"),
+        ("run.val_loss.csv", "0\n" + "".join(f"{value}\n" for value in LOSSES), "run.val_loss", "eval_loss"),
+        ("train_history.txt", "".join(f"{value}\n" for value in LOSSES), "loss", "loss"),
+        ("x.csv", "train_loss\n" + "".join(f"{value}\n" for value in LOSSES), "train_loss", "loss"),
+        ("loss.txt", "".join(f"{n},{value}\n" for n, value in enumerate(LOSSES)), "loss", "loss"),
+        ("labels.csv", ",0\n" + "".join(f"{n},{value}\n" for n, value in enumerate(LOSSES)), "0", "other"),
+    ],
+)
+def test_numbers_without_a_name_are_called_by_their_file(tmp_path, name, text, called, role):
+    log = logs.read(write(tmp_path, name, text))
+    assert log.format == "csv" and log.series[called].role == role
+    assert points(log, called) == list(enumerate(LOSSES))
+
+
+def test_a_second_nameless_column_is_nothing_in_particular(tmp_path):
+    text = ",0,1\n" + "".join(f"{n},{value},{2 * value}\n" for n, value in enumerate(LOSSES))
+    log = logs.read(write(tmp_path, "loss.csv", text))
+    assert {name: series.role for name, series in log.series.items()} == {"loss": "loss", "1": "other"}
+
+
+def test_a_few_numbers_or_words_among_them_are_no_column():
+    assert csv_table.tables.bare(Head("loss.txt", b"1.5\n1.4\n")) is None
+    assert csv_table.tables.bare(Head("loss.txt", b"1.5\n" * 9 + b"done\n")) is None

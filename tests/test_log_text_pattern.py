@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from brickprof import logs
-from brickprof.errors import UsageError
+from brickprof.cli.app import main
+from brickprof.errors import UnreadableInput, UsageError
 from brickprof.logs.reading.templates import from_pattern
 
 
@@ -56,6 +57,10 @@ def test_what_is_said_in_words_is_found_as_well(tmp_path: Path) -> None:
         (r"(?P<step>\d+", "not a regular expression"),
         (r"(?P<loss>[)", "not a regular expression"),
         ("step loss", "names no number"),
+        ("step {} loss", "names no number"),
+        ("step {step loss {loss}", "lacks a '}'"),
+        ("step {step} loss loss}", "lacks a '{'"),
+        ("at {step}", "nothing but the step"),
         (r"(?P<loss>(a+)+b)", "for ever"),
         (r"(?P<loss>(\d*)*x)", "for ever"),
         (r"(?P<step>\d+)(?:.*)* (?P<loss>\S+)", "for ever"),
@@ -79,5 +84,33 @@ def test_it_can_be_sent_to_another_process() -> None:
 def test_a_long_line_takes_no_time(tmp_path: Path) -> None:
     path = _log(tmp_path, "a 1 " * 500_000 + "\n")
     begin = time.perf_counter()
-    logs.read(path, from_pattern(r"(?P<step>\d+).*loss=(?P<loss>\S+)"))
+    with pytest.raises(UnreadableInput):
+        logs.read(path, from_pattern(r"(?P<step>\d+).*loss=(?P<loss>\S+)"))
     assert time.perf_counter() - begin < 10
+
+
+def test_braces_of_the_line_itself_come_in_pairs(tmp_path: Path) -> None:
+    path = _log(tmp_path, "{'loss': 2.5, 'it': 1}\n{'loss': 2.0, 'it': 2}\n")
+    log = logs.read(path, from_pattern("{'loss': {loss}, 'it': {step}}"))
+    assert log.series["loss"].steps.tolist() == [1, 2] and log.series["loss"].values.tolist() == [2.5, 2.0]
+
+
+def test_empty_braces_are_anything(tmp_path: Path) -> None:
+    path = _log(tmp_path, "it 1 of 90, L=2.5 g=1\nit 2 of many, L=2.0 g=2\n")
+    log = logs.read(path, from_pattern("it {step} of {}, L={loss} g={grad_norm}"))
+    assert log.series["loss"].values.tolist() == [2.5, 2.0] and log.series["grad_norm"].steps.tolist() == [1, 2]
+
+
+def test_a_pattern_that_fits_nowhere_shows_the_line_it_failed_on(tmp_path: Path) -> None:
+    path = _log(tmp_path, "\nstep 1 loss 2.5\nstep 2 loss 2.4\n")
+    with pytest.raises(UnreadableInput) as caught:
+        logs.read(path, from_pattern("it {step} L={loss}"))
+    assert "line 2" in caught.value.message and "step 1 loss 2.5" in caught.value.message
+    assert "{step}" in caught.value.hint
+
+
+def test_a_pattern_that_fits_nowhere_and_an_empty_one_are_wrong_usage(tmp_path: Path, capsys) -> None:
+    path = str(_log(tmp_path, "step 1 loss 2.5\n"))
+    for pattern in ("it {step} L={loss}", "", "  ", "step {step loss {loss}"):
+        assert main(["analyze", path, "--pattern", pattern]) == 2
+        assert "{loss}" in capsys.readouterr().err

@@ -293,3 +293,20 @@ def test_no_numbers_make_a_rule_stumble(seed):
     assert not [one.why for one in found.contracts if "the rule failed" in one.why]
     assert not found.run.get("notes")
     found.to_json()
+
+
+def test_a_forecast_does_not_fall_below_zero_and_says_where_it_ends():
+    at = np.arange(10.0, 1000.0)
+    fit = scaling_curve.scaling_fit(at, np.maximum(0.7 - 0.1 * np.log(at), 0.0))
+    assert fit.usable_until == pytest.approx(math.exp(7), rel=0.01)
+    assert fit.forecast(1e9) == (0.0, 0.0, 0.0)
+    assert fit.to_dict()["usable_until"] == fit.usable_until
+    below = scaling_curve.scaling_fit(at, -np.log(at))
+    assert below.usable_until == math.inf and below.forecast(1e9)[0] < -20 and below.to_dict()["usable_until"] is None
+
+
+def test_the_forecast_of_a_log_ends_where_its_fit_does():
+    at = steps(990) + 10
+    found = judged(rows(step=at, loss=0.7 - 0.1 * np.log(at)))
+    told = found.run["scaling"]["forecast"]
+    assert told["at"] == pytest.approx(math.exp(7), rel=0.01) and told["low"] >= 0 and told["loss"] >= 0

@@ -19,7 +19,7 @@ from brickprof.logs import Log, journal
 from brickprof.logs.reading.source import PIECE
 
 Told = Callable[[int, int], None]
-"""Is told how many of how many are done."""
+"""Is told how many of how many are done; of 0, how many files were looked at in search of logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def analyse(
 ) -> Analysis:
     """Every run that ``paths`` tell of, in the order they were named."""
     chosen, where = options or Options(), engine or Here()
-    found, problems = _found(paths)
+    found, problems = _found(paths, chosen.max_files, progress)
     kinds = {each.path: each for each in found}
     grouped = groups.by_name([each.path for each in found])
     work = [
@@ -71,9 +71,12 @@ def analyse(
     return _in_order(runs, problems, found, kinds)
 
 
-def _found(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[files.Found], list[Problem]]:
+def _found(
+    paths: Iterable[str | os.PathLike[str]], most: int, progress: Told | None
+) -> tuple[list[files.Found], list[Problem]]:
     found, problems = [], []
-    for each in files.find(paths):
+    looked = None if progress is None else lambda count: progress(count, 0)
+    for each in files.find(paths, most, looked):
         if isinstance(each, UnreadableInput):
             problems.append(problem("", each, named=True))
         else:

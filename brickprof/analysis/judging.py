@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from brickprof.analysis.files import MOST_FILES
 from brickprof.errors import BrickprofError, OutputError
 from brickprof.text import clean
 
@@ -38,6 +39,8 @@ class Options:
     suppress: Mapping[str, str] = field(default_factory=dict)
     out: str = ""
     """The folder that will hold the runs as journals; none are kept where it is empty."""
+    max_files: int = MOST_FILES
+    """How many files of one folder may be logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,9 @@ class Judged:
     repeated: int = 0
     late: int = 0
     steps: int = 0
-    """The last step that was told."""
+    """How many steps were taken, as the verdict says it: see ``diagnosis.log_facts``."""
+    last_step: int = -1
+    """The last step that was told, by the log's own count."""
     steps_by: str = "step"
     best: tuple[int, float] | None = None
     """Step and value of the lowest loss."""
@@ -80,7 +85,8 @@ class Judged:
     @property
     def trained(self) -> bool:
         """Whether there is anything of a training in it."""
-        return bool(self.diagnosis.findings) or any(row["role"] not in ("other", "epoch") for row in self.holds)
+        told = bool(self.diagnosis.findings) or "nccl-flight" in self.format
+        return told or any(row["role"] not in ("other", "epoch") for row in self.holds)
 
 
 def judge(told: Sequence[Log], name: str, options: Options) -> Judged:
@@ -107,7 +113,7 @@ def judge(told: Sequence[Log], name: str, options: Options) -> Judged:
         tuple((line, clean(text, limit=200)) for log in logs for line, text in log.examples)[:5],
         tuple(clean(text) for log in logs for text in log.damage)[:16],
         max((1 + len(log.attempts) for log in logs), default=1), sum(log.repeated for log in logs),
-        sum(log.late for log in logs), max((log.last_step for log in logs), default=-1),
+        sum(log.late for log in logs), _taken(diagnosis), max((log.last_step for log in logs), default=-1),
         logs[0].steps_by if logs else "step", best, last,
     )  # fmt: skip
     described = replace(judged, diagnosis=replace(diagnosis, run=about(judged, diagnosis.run, options)))
@@ -124,7 +130,7 @@ def about(judged: Judged, run: Mapping[str, Any], options: Options) -> dict[str,
     facts["log"] = {
         "series": list(judged.holds), "rows": judged.rows, "unread": judged.unread, "damage": list(judged.damage),
         "unread_examples": [list(example) for example in judged.examples], "attempts": judged.attempts,
-        "repeated": judged.repeated, "late": judged.late, "last_step": judged.steps, "steps_by": judged.steps_by,
+        "repeated": judged.repeated, "late": judged.late, "last_step": judged.last_step, "steps_by": judged.steps_by,
         "best_loss": None if judged.best is None else judged.best[1],
         "best_step": None if judged.best is None else judged.best[0], "last_loss": judged.last,
     }  # fmt: skip
@@ -170,7 +176,7 @@ def recorded(path: str, name: str, options: Options) -> Judged:
 
     run = journal.run(path)
     own = Terms.recorded(run.meta.extra)
-    terms = Terms({**own.thresholds, **options.thresholds}, {**own.suppressed, **options.suppress})
+    terms = Terms({**own.thresholds, **options.thresholds}, {**own.suppressed, **options.suppress}, own.own)
     diagnosis = diagnose(run, terms)
     losses = run.loss
     values, steps = losses["value"].to_numpy(dtype=float), losses["step"].to_numpy()
@@ -184,11 +190,16 @@ def recorded(path: str, name: str, options: Options) -> Judged:
         })  # fmt: skip
     judged = Judged(
         name, (path,), JOURNAL, diagnosis, tuple(holds), rows=len(losses),
-        damage=tuple(clean(damage) for damage in run.damage), steps=max(run.steps - 1, -1),
+        damage=tuple(clean(damage) for damage in run.damage), steps=_taken(diagnosis), last_step=max(run.steps - 1, -1),
         best=None if lowest is None else (int(steps[lowest]), float(values[lowest])),
         last=_number(values[-1]) if len(values) else None,
     )  # fmt: skip
     return replace(judged, diagnosis=replace(diagnosis, run=about(judged, diagnosis.run, options)))
+
+
+def _taken(diagnosis: Diagnosis) -> int:
+    told = diagnosis.run.get("steps")
+    return told if isinstance(told, int) else 0
 
 
 def _losses(logs: Sequence[Log]) -> tuple[tuple[int, float] | None, float | None]:

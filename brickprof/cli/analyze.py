@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from brickprof.cli import _reporters as reporters
+from brickprof.cli import _writing as writing
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from brickprof.analysis import Analysis, Judged, Options, Problem
+    from brickprof.diagnosis import Diagnosis
     from brickprof.settings import Settings
 
 FAIL_ON = ("warning", "error", "never")
@@ -35,9 +39,10 @@ def analyze(
     format: Annotated[str, typer.Option(metavar="NAME", help="Read all of them as this format.")] = "",
     list_formats: Annotated[bool, typer.Option("--list-formats", help="Say what can be read, and stop.")] = False,
     pattern: Annotated[
-        str, typer.Option(metavar="TEXT", help="A line of the log with {names} in it, for logs that are not known.")
-    ] = "",
-    brief: Annotated[bool, typer.Option("--brief", help="Only the table, or the verdict.")] = False,
+        str | None,
+        typer.Option(metavar="TEXT", help="A line of the log with {names} in it, for logs that are not known."),
+    ] = None,
+    brief: Annotated[bool, typer.Option("--brief", help="Only the table, or the verdict: no whys.")] = False,
     sort: Annotated[str, typer.Option(metavar="BY", help="worst, name, steps, loss or given.")] = "worst",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list, a diagnosis for each run.")] = False,
     csv_file: Annotated[
@@ -64,6 +69,9 @@ def analyze(
         str, typer.Option(metavar="WHEN", help="warning, error or never: exit 1 when there is such a finding.")
     ] = "warning",
     jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Processes; default: a core each.")] = None,
+    max_files: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Refuse a folder that holds more logs than this.")
+    ] = 10_000,
     engine: Annotated[str, typer.Option(metavar="NAME", help="local, or dask: workers of a Dask cluster.")] = "local",
     scheduler: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Of a Dask cluster that runs; default: one on this machine.")
@@ -101,6 +109,8 @@ def analyze(
     Exit codes: 0 clean; 1 a finding as severe as --fail-on; 2 wrong usage, or a file that was named cannot be read and
     nothing broke in the others; 3 nothing to judge. What lies in a folder and is no log changes nothing.
     """
+    from dataclasses import replace
+
     from brickprof.errors import UsageError
 
     for flag, given, known in (("--fail-on", fail_on, FAIL_ON), ("--halt-on", halt_on, HALT_ON)):
@@ -110,11 +120,11 @@ def analyze(
         _list_formats(as_json)
         return
     _check(paths, sort, pattern, format, follow, command, until_idle, halt_on)
-    options = _options(format, pattern, thresholds, suppress, out)
+    options = _options(format, pattern or "", thresholds, suppress, out)
     shown = _Shown(as_json, csv_file, markdown_file, report, brief, sort, options)
     if follow:
         raise typer.Exit(_follow((paths or [""])[0], options, shown, fail_on, command, until_idle, halt_on))
-    analysis = _analysed(paths or [], options, engine, jobs, scheduler)
+    analysis = _analysed(paths or [], replace(options, max_files=max_files), engine, jobs, scheduler)
     said: set[str] = set()
     for problem in analysis.problems:
         _say(problem, problem.hint not in said)
@@ -124,7 +134,7 @@ def analyze(
 
 
 def _check(
-    paths: Sequence[str] | None, sort: str, pattern: str, format: str, follow: bool, command: str,
+    paths: Sequence[str] | None, sort: str, pattern: str | None, format: str, follow: bool, command: str,
     until_idle: float | None, halt_on: str,
 ) -> None:  # fmt: skip
     from brickprof.errors import UsageError
@@ -134,6 +144,8 @@ def _check(
         raise UsageError("Missing argument 'PATH...'.", "Such as: brickprof analyze train.log")
     if sort not in SORTS:
         raise UsageError(f"--sort is {sort!r}.", f"Give one of: {', '.join(SORTS)}.")
+    if pattern is not None and not pattern.strip():
+        raise UsageError("--pattern is empty.", "Such as: --pattern 'step {step} loss {loss}'")
     if pattern and format:
         raise UsageError("--pattern and --format are two ways to say how to read: give one.")
     if follow and len(paths) != 1:
@@ -151,16 +163,23 @@ def _options(
 
     logs.choose(format, pattern)
     chosen: Settings = settings.load({"thresholds": thresholds or None, "suppress": suppress or None})
-    Terms(chosen.thresholds, chosen.suppress)
-    return Options(format, pattern, chosen.thresholds, chosen.suppress, out or "")
+    own = Terms.of(chosen).own  # of this project's trainings: a log is of any
+    limits = {name: value for name, value in chosen.thresholds.items() if name.rpartition(".")[0] not in own}
+    reasons = {name: reason for name, reason in chosen.suppress.items() if name not in own}
+    return Options(format, pattern, limits, reasons, out or "")
 
 
 def _analysed(paths: Sequence[str], options: Options, engine: str, jobs: int | None, scheduler: str) -> Analysis:
     from brickprof.analysis import analyse, engines
 
     wanted = 1 if jobs is None and engine == "local" and not _is_much(paths) else jobs
-    with engines.engine(engine, wanted, scheduler) as found:
-        return analyse(paths, options, found, _progress())
+    told = _progress()
+    try:
+        with engines.engine(engine, wanted, scheduler) as found:
+            return analyse(paths, options, found, told)
+    finally:
+        if told is not None:
+            told(1, 1)  # the line is cleared, however it ended
 
 
 def _is_much(paths: Sequence[str]) -> bool:
@@ -176,9 +195,11 @@ def _progress() -> Callable[[int, int], None] | None:
         return None
 
     def told(done: int, total: int) -> None:
-        if total > 8:
-            sys.stderr.write(f"\r{done:,} of {total:,} files" if done < total else "\r\x1b[K")
-            sys.stderr.flush()
+        if not total:
+            sys.stderr.write(f"\r\x1b[K{done:,} files looked at in search of logs")
+        elif total > 8 or done == total:
+            sys.stderr.write(f"\r\x1b[K{done:,} of {total:,} files" if done < total else "\r\x1b[K")
+        sys.stderr.flush()
 
     return told
 
@@ -218,7 +239,7 @@ class _Shown:
         self._as_json, self._csv, self._markdown = as_json, csv_file, markdown_file
         self._report, self._brief, self._sort, self._options = report, brief, sort, options
         if report is not None:
-            reporter(report)  # an ending that nobody writes is said before the work, not after it
+            reporters.by_ending(report)  # an ending that nobody writes is said before the work, not after it
 
     def show(self, analysis: Analysis) -> None:
         from brickprof.reports import runs as table
@@ -230,14 +251,14 @@ class _Shown:
         elif not taken:
             self._print(runs, analysis)
         if self._csv is not None:
-            _write(self._csv, table.csv_text(runs))
+            writing.write(self._csv, table.csv_text(runs))
         if self._markdown is not None:
-            _write(self._markdown, table.markdown(runs, brief=self._brief))
+            writing.write(self._markdown, table.markdown(runs, brief=self._brief))
         if self._report is not None:
             _write_reports(self._report, runs, self._options)
 
     def _print(self, runs: Sequence[Judged], analysis: Analysis) -> None:
-        console = _console()
+        console = writing.console()
         if len(runs) == 1:
             self._one(runs[0], console)
         elif runs:
@@ -248,9 +269,11 @@ class _Shown:
     def _one(self, run: Judged, console: Console) -> None:
         from brickprof.reports import holdings, terminal
 
+        if self._brief:
+            terminal.render(_in_brief(run.diagnosis), console)
+            return
         terminal.render(run.diagnosis, console)
-        if not self._brief:
-            holdings.render(run, console)
+        holdings.render(run, console)
 
     def _several(self, runs: Sequence[Judged], console: Console) -> None:
         from rich.text import Text
@@ -266,71 +289,31 @@ class _Shown:
                 terminal.render(run.diagnosis, console)
 
 
+def _in_brief(diagnosis: Diagnosis) -> Diagnosis:
+    """What, where, the cause and what to do; not how it came about."""
+    from dataclasses import replace
+
+    findings = (replace(one, whys=(), ruled_out=(), next_experiment="") for one in diagnosis.findings)
+    return replace(diagnosis, findings=tuple(findings))
+
+
 def _print_json(runs: Sequence[Judged]) -> None:
     import json
 
     print(json.dumps([run.diagnosis.to_dict() for run in runs], indent=2, allow_nan=False))
 
 
-def _console() -> Console:
-    from rich.console import Console
-
-    stream: Any = sys.stdout
-    if hasattr(stream, "reconfigure"):
-        stream.reconfigure(errors="backslashreplace")
-    return Console(file=stream, width=None if stream.isatty() else 200, highlight=False, emoji=False, markup=False)
-
-
-def _write(file: str, text: str) -> None:
-    from brickprof.errors import OutputError
-    from brickprof.text import clean
-
-    if file == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        Path(file).write_text(text, "utf-8")
-    except OSError as error:
-        raise OutputError(f"{clean(file)} cannot be written: {error.strerror or error}.") from None
-
-
-def reporter(file: str) -> Any:
-    """The report that writes files with this ending."""
-    from brickprof import plugins
-    from brickprof.errors import UsageError
-    from brickprof.text import clean
-
-    found = plugins.discover("brickprof.reports")
-    known = {
-        plugin.module.SUFFIX: plugin.module
-        for plugin in found
-        if getattr(plugin.module, "SUFFIX", "") and hasattr(plugin.module, "REPORT")
-    }
-    ending = Path(file).suffix
-    if ending not in known:
-        raise UsageError(f"no report is written as {clean(file)}.", f"There are: {', '.join(sorted(known))}.")
-    return known[ending]
-
-
 def _write_reports(file: str, runs: Sequence[Judged], options: Options) -> None:
     """One report; of several runs one each, with the run's name before the ending."""
-    import io
-
-    from rich.console import Console
-
     from brickprof.text import file_name
 
-    module = reporter(file)
+    module = reporters.by_ending(file)
     target = Path(file)
+    ending = max((one for one in reporters.endings(module) if target.name.lower().endswith(one)), key=len)
     for place, run in enumerate(runs):
-        text = io.StringIO()
-        console = Console(file=text, width=110)
-        if getattr(module, "NEEDS_RUN", False):
-            module.REPORT(run.diagnosis, console, _read_again(run, options))
-        else:
-            module.REPORT(run.diagnosis, console)
-        named = target.with_name(f"{target.stem}-{place + 1}-{file_name(run.name)}{target.suffix}")
-        _write(str(target if len(runs) == 1 else named), text.getvalue())
+        name = f"{target.name[: -len(ending)]}-{place + 1}-{file_name(run.name)}{target.name[-len(ending) :]}"
+        content = reporters.content(module, run.diagnosis, _read_again(run, options))
+        writing.write(target if len(runs) == 1 else target.with_name(name), content)
 
 
 def _read_again(judged: Judged, options: Options) -> Any:

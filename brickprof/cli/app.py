@@ -64,9 +64,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader is gone; the interpreter's own flush at exit must not say so again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+        return _reader_is_gone()
+    except SystemExit as error:
+        # typer and rich meet a broken pipe themselves, and end with a code that would say that something failed.
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        return _reader_is_gone()
+
+
+def _reader_is_gone() -> int:
+    """Quietly: the interpreter's own flush at exit must not say so again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)
+    return BROKEN_PIPE
 
 
 def _run(arguments: list[str]) -> int:

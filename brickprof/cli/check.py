@@ -50,7 +50,7 @@ def config(
 
     chosen = settings.load({"thresholds": thresholds or None})
     document = documents.read(Path(file))
-    opinion = plans.judge(document, Terms(chosen.thresholds, chosen.suppress))
+    opinion = plans.judge(document, Terms.of(chosen))
     if as_json:
         print(shown.to_json(document, opinion))
     else:

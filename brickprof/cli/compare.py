@@ -37,6 +37,7 @@ def compare(
     """
     import json
     import math
+    from dataclasses import replace
 
     from rich.console import Console
 
@@ -47,7 +48,10 @@ def compare(
 
     if not math.isfinite(tolerance):
         raise UsageError("--tolerance has to be a finite number.")
-    found = compared(open_run(a), open_run(b), tolerance)
+    runs = open_run(a), open_run(b)
+    # A log has no id: it is called as it was typed, by which `brickprof show` finds it again.
+    names = [typed if run.path is None else run.meta.run_id for typed, run in zip((a, b), runs, strict=True)]
+    found = replace(compared(*runs, tolerance), a=names[0], b=names[1])
     if as_json:
         print(json.dumps(comparison.facts(found), indent=2))
     else:

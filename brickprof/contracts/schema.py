@@ -8,7 +8,6 @@ place.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import re
 import types
@@ -161,9 +160,14 @@ def _build(cls: type[Any], value: Any, path: tuple[str | int, ...], place: Place
     return cls(**{key: _value(wanted[key], item, (*path, key), place) for key, item in value.items()})
 
 
-@functools.cache
+_known_hints: dict[Any, dict[str, Any]] = {}
+
+
 def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    """Looked up once for each class: there are hundreds of values of a few."""
+    if cls not in _known_hints:
+        _known_hints[cls] = typing.get_type_hints(cls)
+    return _known_hints[cls]
 
 
 def _value(wanted: Any, value: Any, path: tuple[str | int, ...], place: Place) -> Any:

@@ -1,8 +1,8 @@
 """What a log holds, in a few facts for the ``run`` part of diagnosis.json.
 
 Enters: the story of a run that a log tells of. Leaves: ``log`` (format, lines, series, gaps, attempts, what could not
-be read) and ``scaling`` (the fit L = a - b ln D, and what it forecasts for ten times as many steps); nothing for other
-runs.
+be read), ``steps``, and ``scaling`` (the fit L = a - b ln D, up to where it is usable, and what it forecasts for ten
+times as many steps, or for as many as that); nothing for other runs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from brickprof.rules.log_norms import capped, stated_bound
 from brickprof.rules.log_view import View, view
 from brickprof.rules.story import Story
 
+_NAMED = 4
+_STATES = ("complete", "under-way", "pending")
+_FURTHER = 10
+"""Times as far as the log goes; less where the fitted line meets zero before."""
 _SHOWN = ("format", "path", "steps_by", "rows", "unread", "examples", "repeated", "damage", "first", "last", "total",
           "attempts", "cadence", "loss", "several", "series")  # fmt: skip
 
@@ -25,12 +29,14 @@ def log_facts(story: Story) -> dict[str, Any]:
     if seen is None:
         return {}
     files = [{name: event.fields.get(name) for name in _SHOWN} for event in story.events("log", -1)]
-    facts: dict[str, Any] = {"log": files[0] if len(files) == 1 else files}
+    facts: dict[str, Any] = {"log": files[0] if len(files) == 1 else files, "steps": _steps(story)}
     resumed = [event.fields for event in story.events("resumed", -1)]
     if resumed:
         facts["resumes"] = [
             {name: one.get(name) for name in ("stopped_at", "goes_on_at", "before", "after")} for one in resumed
         ]
+    if untold := _untold(story, seen):
+        facts["untold"] = untold
     if (best := _best(seen)) is not None:
         facts["best"] = best
     if (scaling := _scaling(seen)) is not None:
@@ -38,6 +44,50 @@ def log_facts(story: Story) -> dict[str, Any]:
     if (clip := _clip(seen)) is not None:
         facts["clipping"] = clip
     return facts
+
+
+def speaks_of_training(story: Story) -> bool:
+    """Whether a log without a loss still tells of a training: evaluations, measures of quality."""
+    seen = view(story)
+    return seen is not None and bool(seen.evaluations or seen.measures("quality"))
+
+
+def _untold(story: Story, seen: View) -> str:
+    """Why numbers without a loss decide nothing; empty where there is a loss, or no number at all."""
+    held = [one for event in story.events("log", -1) for one in event.fields.get("series") or ()]
+    names = list(dict.fromkeys(str(one.get("name")) for one in held if one.get("role") not in ("epoch", "loss")))
+    if story.trained:
+        return ""
+    if not names:
+        return _collectives(seen)
+    shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    return f"the log has no loss, and what it has ({shown}) decides nothing; --pattern names a loss that was not found"
+
+
+def _collectives(seen: View) -> str:
+    """What dumps of a flight recorder say where nobody hangs."""
+    told = [event.fields for event in seen.said("collective") if event.fields.get("what") in _STATES]
+    if not told or len(told) != len(seen.said("collective")):
+        return ""
+    ranks = {fields.get("by") for fields in told}
+    whose = f"{len(ranks)} rank{'s' * (len(ranks) != 1)}"
+    open_ones = [str(fields.get("text")) for fields in told if fields.get("what") != "complete"]
+    if not open_ones:
+        return f"every collective that {whose} recorded is complete: nothing hangs"
+    if any(fields.get("what") == "pending" for fields in told):
+        return next(str(fields.get("text")) for fields in told if fields.get("what") == "pending")
+    return f"collectives of {whose} are under way, and their time was not up: nothing hangs ({open_ones[0]})"
+
+
+def _steps(story: Story) -> int:
+    """How many steps were taken: the last one that was told; one more where the log counts from 0 and tells each."""
+    taken = [0]
+    for event in story.events("log", -1):
+        series = [one for one in event.fields.get("series") or () if one.get("last") is not None]
+        first, last = (int(event.fields.get(name) or 0) for name in ("first", "last"))
+        each = any(one["first"] == 0 and last + 1 <= int(one.get("count") or 0) for one in series)
+        taken.append(last + (first == 0 and each) if series else 0)
+    return max(taken)
 
 
 def _best(seen: View) -> dict[str, Any] | None:
@@ -61,8 +111,12 @@ def _scaling(seen: View) -> dict[str, Any] | None:
     fit = scaling_curve.scaling_fit(amounts, seen.finite.values)
     if fit is None or not fit.falls:
         return None
-    middle, low, high = fit.forecast(10 * fit.last)
-    return {"unit": unit, **fit.to_dict(), "forecast": {"at": 10 * fit.last, "loss": middle, "low": low, "high": high}}
+    told: dict[str, Any] = {"unit": unit, **fit.to_dict(), "forecast": None}
+    at = min(_FURTHER * fit.last, fit.usable_until)
+    if at > fit.last:
+        middle, low, high = fit.forecast(at)
+        told["forecast"] = {"at": at, "loss": middle, "low": low, "high": high}
+    return told
 
 
 def _clip(seen: View) -> dict[str, Any] | None:

@@ -106,14 +106,22 @@ def read(path: str | Path | Source, reader: Reader | None = None, *, mapped: Map
     chosen = reader or sniff(source)
     pieces = source.pieces() if getattr(chosen, "by_lines", False) else []
     if len(pieces) < 2:
-        return _gathered(source, chosen).log()
+        return _checked(_gathered(source, chosen).log(), chosen)
     ours = readers().get(chosen.name) is chosen
     work = [Piece(source.path, part, chosen.name, None if ours else chosen) for part in pieces]
     gathered = iter(mapped(read_piece, work))
     first: Gathering = next(gathered)
     for more in gathered:
         first.absorb(more)
-    return first.log()
+    return _checked(first.log(), chosen)
+
+
+def _checked(log: Log, reader: Reader) -> Log:
+    """A reader may have something to say about what it came to: a pattern, that it fits nowhere."""
+    check = getattr(reader, "checked", None)
+    if check is not None:
+        check(log)
+    return log
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +148,8 @@ def _gathered(source: Source, reader: Reader) -> Gathering:
         gathering.damage.append(f"reading stopped: {clean(error, limit=200) or type(error).__name__}")
     gathering.damage += source.damage
     gathering.lines = source.line_ends
+    if (times := source.clock.times()) is not None:
+        gathering.written(*times)
     return gathering
 
 

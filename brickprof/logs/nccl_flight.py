@@ -5,14 +5,17 @@ waits in, or the last one that it completed, and its latest calls. Of the logs o
 never started the call that others wait in, and where two ranks called different operations, or the same one with
 tensors that do not fit.
 
-A dump is what the watchdog leaves behind when the time is up: a call that is open in it was waited for that long. A
-pickle is never unpickled: see ``plain_pickle``. The rank is told by the file's name.
+A dump is what the watchdog leaves behind when the time is up: a call that is open in it was waited for that long. But
+it can be asked for at any time: where the file was written long before the time of an open call was up, that call is
+only under way, and nothing is wrong. A pickle is never unpickled: see ``plain_pickle``. The rank is told by the file's
+name.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +33,7 @@ _MOST_ENTRIES = 200_000
 _MOST_FRAMES = 12
 _MOST_SHOWN = 64
 _MOST_MEMBERS = 4_096
+_EARLY = 0.5
 _RECENT = 128
 """Calls of a group that are kept to be compared: ranks that hang are a few calls apart."""
 _RANK = re.compile(r"rank[_.-]?(\d{1,7})", re.IGNORECASE)
@@ -54,6 +58,8 @@ class Call:
     timeout_ms: float | None
     waited_s: float | None
     """From the call to the newest time in the dump."""
+    young: bool = False
+    """The dump was written long before its time was up."""
 
     @property
     def site(self) -> str:
@@ -73,7 +79,8 @@ class Call:
         numel = sum(math.prod(size) for size in self.sizes)
         sizes = " + ".join("×".join(map(str, size)) or "one number" for size in self.sizes)
         text = " ".join(part for part in (self.op, f"of {sizes}" if sizes else "", *self.dtypes[:1]) if part)
-        return [self.seq, self.op, numel, self.dtypes[0] if self.dtypes and numel else "", text, self.state, self.site]
+        dtype = self.dtypes[0] if self.dtypes and numel else ""
+        return [self.seq, self.op, numel, dtype, text, self.state, self.site, self.young]
 
 
 class Brief(NamedTuple):
@@ -86,6 +93,7 @@ class Brief(NamedTuple):
     text: str
     state: str
     site: str
+    young: bool = False
 
 
 @dataclass(slots=True)
@@ -141,7 +149,7 @@ class NcclFlight:
 
     def read(self, source: Source) -> Iterator[Item]:
         rank = rank_of(source)
-        for group in groups_of(load(source)):
+        for group in groups_of(load(source), _written_ns(source)):
             if group.enqueued >= 0 or group.calls:
                 yield _alone(group, rank)
 
@@ -189,7 +197,15 @@ def _rank_in(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def groups_of(dump: Mapping[str, Any]) -> list[Group]:
+def _written_ns(source: Source) -> int | None:
+    """When the file was written; a copy may be younger than the dump, and never older."""
+    try:
+        return None if source.is_pipe else os.stat(source.path).st_mtime_ns
+    except OSError:
+        return None
+
+
+def groups_of(dump: Mapping[str, Any], written_ns: int | None = None) -> list[Group]:
     groups: dict[str, Group] = {}
     names: dict[str, str] = {}
     entries: Any = dump.get("entries")
@@ -199,7 +215,7 @@ def groups_of(dump: Mapping[str, Any]) -> list[Group]:
         name, description = _named(entry.get("process_group"))
         names.setdefault(str(entry.get("pg_id")), name)
         group = groups.setdefault(name, Group(name, description))
-        call = _call(entry, newest)
+        call = _call(entry, newest, written_ns)
         group.calls.append(call)
         if not call.p2p:
             group.enqueued = max(group.enqueued, call.seq)
@@ -220,21 +236,29 @@ def groups_of(dump: Mapping[str, Any]) -> list[Group]:
 _TIMES = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
 
 
-def _call(entry: Mapping[str, Any], newest: int) -> Call:
+def _call(entry: Mapping[str, Any], newest: int, written_ns: int | None) -> Call:
     p2p = entry.get("is_p2p") is True
     created = _time(entry, "time_created_ns")
     timeout = entry.get("timeout_ms")
+    known = float(timeout) if isinstance(timeout, (int, float)) and abs(timeout) < 1e15 else None
+    state = "completed" if entry.get("retired") is True else clean(entry.get("state", "?"), limit=20)
     return Call(
         seq=_int(entry.get("p2p_seq_id" if p2p else "collective_seq_id", entry.get("seq_id"))),
         op=clean(entry.get("profiling_name", "?"), limit=80),
         sizes=_sizes(entry.get("input_sizes")),
         dtypes=tuple(clean(one, limit=20) for one in _listed(entry.get("input_dtypes"))),
-        state=clean(entry.get("state", "?"), limit=20),
+        state=state,
         p2p=p2p,
         frames=tuple(_frame(frame) for frame in _listed(entry.get("frames")) if isinstance(frame, dict)),
-        timeout_ms=float(timeout) if isinstance(timeout, (int, float)) and abs(timeout) < 1e15 else None,
+        timeout_ms=known,
         waited_s=(newest - created) / 1e9 if created else None,
+        young=_is_young(created, max(newest, written_ns), known) if written_ns is not None else False,
     )
+
+
+def _is_young(created: int, written: int, timeout_ms: float | None) -> bool:
+    """Whether a call that was made at ``created`` had most of its time left."""
+    return bool(created and timeout_ms) and (written - created) / 1e6 < _EARLY * (timeout_ms or 0.0)
 
 
 def _frame(frame: Mapping[str, Any]) -> str:
@@ -290,9 +314,11 @@ def _alone(group: Group, rank: int | None) -> Fact:
     """What one rank knows: what it waits in, or what it did last."""
     who = "this rank" if rank is None else f"rank {rank}"
     waiting = group.open()
-    pending = waiting or group.completed < group.enqueued
+    pending = bool(waiting) or group.completed < group.enqueued
+    young = bool(waiting) and all(call.young for call in waiting)
     fields: dict[str, Any] = {
-        "what": "pending" if pending else "complete", "group": group.name, "description": group.description,
+        "what": "under-way" if young else "pending" if pending else "complete", "group": group.name,
+        "description": group.description,
         "members": list(group.members[:_MOST_MEMBERS]), "enqueued": group.enqueued, "started": group.started,
         "completed": group.completed, "shown": group.shown, "recent": group.recent(),
     }  # fmt: skip
@@ -300,7 +326,8 @@ def _alone(group: Group, rank: int | None) -> Fact:
         first = waiting[0]
         fields |= {"call": first.said(), "open": len(waiting)}
         since = f" since {first.waited_s:.0f} s" if first.waited_s and first.waited_s >= 1 else ""
-        fields["text"] = f"{who} waits in {_titled(first.op, first.seq)} of {group.shown}{since}{_at(first)}"
+        doing = "is in" if young else "waits in"
+        fields["text"] = f"{who} {doing} {_titled(first.op, first.seq)} of {group.shown}{since}{_at(first)}"
     else:
         done = f"{max(group.completed, 0)} of {max(group.enqueued, group.completed)}"
         fields["text"] = f"{who} has completed {done} collectives of {group.shown}"
@@ -364,7 +391,7 @@ def _made(calls: Sequence[Brief]) -> str:
 def _stuck(theirs: Mapping[int, Told]) -> Iterator[Fact]:
     """The first call that somebody waits in, and who is not there."""
     waiting = {rank: group.open() for rank, group in theirs.items()}
-    if not any(waiting.values()):
+    if all(call.young for calls in waiting.values() for call in calls):
         return
     seq = min(call.seq for calls in waiting.values() for call in calls)
     there = [rank for rank, group in theirs.items() if group.enqueued >= seq]

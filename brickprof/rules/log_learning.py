@@ -23,8 +23,8 @@ from brickprof.rules.log_view import View, show, view
 from brickprof.rules.story import Story, Track
 
 CONTRACT = "C-LEARN-001"
-_LEAST = {"step": (20, 500), "epoch": (10, 9), "row": (30, 29)}
-"""Points, and steps, epochs or rows from the first to the last."""
+_LEAST = {"step": (20, 500), "epoch": (10, 9), "row": (100, 99)}
+"""Points, and steps, epochs or rows from the first to the last. A row may be an epoch, or only a batch."""
 _FELL = 0.025
 _CLEARLY = 0.05
 _KNOWS_NOTHING = 3.9
@@ -56,8 +56,8 @@ class LoggedLearning:
             return outcomes.held(contract, observed, f"falls by more than {_FELL:.1%}")
         if not seen.from_the_start:
             return outcomes.unjudged(contract, "the log does not begin where the training does", observed)
-        if better := _better(seen):
-            return outcomes.unjudged(contract, f"the loss is flat, but {better} got better", observed)
+        if improved := better(seen):
+            return outcomes.unjudged(contract, f"the loss is flat, but {improved} got better", observed)
         if len(seen.rates) >= 8 and float(seen.rates.values[-1]) > 1.05 * float(
             seen.rates.values[len(seen.rates) * 3 // 4]
         ):
@@ -86,7 +86,7 @@ def fall(found: Track) -> float:
     return (start - max(lowest, min(_end(found), lowest * 1.01))) / start if start > 0 else 0.0
 
 
-def _better(seen: View) -> str:
+def better(seen: View) -> str:
     """An evaluation or a measure that improved meanwhile."""
     for name, found in seen.evaluations.items():
         known = found.finite().values

@@ -1,8 +1,9 @@
 """C-STEADYPACE-001: a step takes as long at the end of a run as it did before.
 
-Enters: throughput, or the time of a step, as a log tells it. Leaves: a drop to less than half that lasts to the end of
-the log; a stall, which is worth knowing. Slow first steps (compilation, filling of buffers) and batches that grow are
-no drop.
+Enters: throughput, or the time of a step, as a log tells it or as the times of its lines come to. Leaves: a drop to
+less than half that lasts to the end of the log (by the times of lines only worth knowing: more than steps stands in
+them); a stall, which is worth knowing. Slow first steps (compilation, filling of buffers) and batches that grow are no
+drop.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import ContractResult, Severity, Violation
 from brickprof.logs.reading import names
 from brickprof.rules import outcomes, wording
+from brickprof.rules.log_pauses import written
 from brickprof.rules.log_view import View, show, view
 from brickprof.rules.story import Story, Track
 
 CONTRACT = "C-STEADYPACE-001"
 _A_MINUTE = 60.0
 _A_CLOCK = 8
+_BETWEEN = "seconds a step, by the times of the lines"
+_FINE = 10.0
+"""Seconds that a clock of whole ones measures well enough."""
 
 
 class LoggedPace:
@@ -38,7 +43,7 @@ class LoggedPace:
         if (violation := _drop(seen, name, found, times, contract)) is not None:
             return outcomes.broken(contract, [violation])
         observed = f"{name}: {show(float(np.median(found.values)))} in the middle"
-        stalls = _stalls(seen, found, times, contract)
+        stalls = [] if name == _BETWEEN else _stalls(seen, found, times, contract)
         return ContractResult(CONTRACT, outcomes.held(contract, "").verdict, observed, violations=tuple(stalls))
 
 
@@ -51,7 +56,26 @@ def _pace(seen: View) -> tuple[str, Track, bool] | None:
         if told and max(len(one) for one in told.values()) >= 2:
             name, found = max(told.items(), key=lambda item: len(item[1]))
             return name, found, times
-    return None
+    return _between_lines(seen)
+
+
+def _between_lines(seen: View) -> tuple[str, Track, bool] | None:
+    """The time from line to line over the steps between, of a log that says when its lines were written; over so many
+    lines at once that a clock of whole seconds can tell."""
+    clock = written(seen)
+    if clock is None:
+        return None
+    first = np.unique(clock.steps, return_index=True)[1]
+    steps, seconds = clock.steps[first], clock.values[first]
+    lasted = float(seconds[-1] - seconds[0])
+    if lasted <= 0 or len(steps) < _A_CLOCK:
+        return None
+    stride = max(1, int(np.ceil(_FINE * len(steps) / lasted)))
+    places = np.arange(0, len(steps), stride)
+    if len(places) < _A_CLOCK:
+        return None
+    took = np.diff(seconds[places]) / np.diff(steps[places])
+    return _BETWEEN, Track(steps[places][1:], took, clock.seqs[first][places][1:], clock.rank).where(took > 0), True
 
 
 def _since_the_start(found: Track) -> bool:
@@ -92,8 +116,9 @@ def _drop(seen: View, name: str, found: Track, times: bool, contract: Contract) 
         f"steps take {factor:.2g} times as long from {seen.at(int(found.steps[place]))} on: {name} from "
         f"{show(float(np.median(found.values[:place])))} to {show(float(np.median(found.values[-count:])))}"
     )
+    severity = Severity.INFO if name == _BETWEEN else Severity.WARNING
     return Violation(
-        CONTRACT, "slow-down", Severity.WARNING, symptom, int(found.steps[place]), int(found.steps[-count]), "", "step",
+        CONTRACT, "slow-down", severity, symptom, int(found.steps[place]), int(found.steps[-count]), "", "step",
         seen.rank, found.evidences((max(place - 1, 0), place, len(found) - 1)),
         {"logged": True, "question": "Why is it slower?", "step": int(found.steps[place]), "factor": factor},
     )  # fmt: skip

@@ -3,6 +3,9 @@
 Enters: losses over steps (or tokens). Leaves: the fit over the part of the run in which it holds, how sure it is, and
 what it forecasts. Points are averaged in equal parts of ln D first, so that ten thousand late points do not outvote the
 hundred early ones, and so that noise which lasts over several points does not make the fit look surer than it is.
+
+A logarithm falls below any bound, and a loss that was never negative does not: up to where the line meets zero the fit
+is usable, and behind it nothing is forecast but zero.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ _FEWEST = 6
 _SETTLED = 0.1
 """The first part of a run, up to here, follows another law: the rate warms up, the easy part is learnt."""
 _SURE = 1.96
+_LARGEST = 700.0
+"""What a float can be raised to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +42,28 @@ class ScalingFit:
     """Of D, in the unit it was given in."""
     _covariance: float = 0.0
     _noise: float = 0.0
+    floor: float = -math.inf
+    """What the loss cannot fall below: 0 where it never did."""
 
     def loss_at(self, amount: float) -> float:
         return self.a - self.b * math.log(amount)
 
     def forecast(self, amount: float) -> tuple[float, float, float]:
-        """The loss at ``amount``, and the bounds in which it lies with 95 % if the law goes on to hold."""
+        """The loss at ``amount``, and the bounds in which it lies with 95 % if the law goes on to hold. Nothing is
+        below the floor; behind ``usable_until`` the law does not hold, whatever comes out."""
         x = math.log(amount)
         variance = self.a_error**2 + (x * self.b_error) ** 2 - 2 * x * self._covariance + self.residual**2
         width = _SURE * math.sqrt(max(variance, 0.0))
         middle = self.loss_at(amount)
-        return middle, middle - width, middle + width
+        return max(middle, self.floor), max(middle - width, self.floor), max(middle + width, self.floor)
+
+    @property
+    def usable_until(self) -> float:
+        """The amount at which the line meets the floor; infinite where it never does."""
+        if self.b <= 0 or math.isinf(self.floor):
+            return math.inf
+        power = (self.a - self.floor) / self.b
+        return math.exp(power) if power < _LARGEST else math.inf
 
     @property
     def falls(self) -> bool:
@@ -58,6 +74,7 @@ class ScalingFit:
         return {
             "a": self.a, "b": self.b, "a_error": self.a_error, "b_error": self.b_error, "residual": self.residual,
             "points": self.points, "first": self.first, "last": self.last,
+            "usable_until": self.usable_until if math.isfinite(self.usable_until) else None,
         }  # fmt: skip
 
 
@@ -86,7 +103,7 @@ def scaling_fit(amounts: Any, losses: Any, *, settled: float = _SETTLED) -> Scal
     a_error = math.sqrt(level_error**2 + (centre * b_error) ** 2)
     # cov(a, b) of L = a - b x with b = -tilt: both move together around the centre.
     return ScalingFit(a, -tilt, a_error, b_error, residual, len(x), float(amounts.min()), float(amounts.max()),
-                      centre * b_error**2, residual)  # fmt: skip
+                      centre * b_error**2, residual, 0.0 if float(losses.min()) >= 0 else -math.inf)  # fmt: skip
 
 
 def _averaged(x: Floats, y: Floats) -> tuple[Floats, Floats]:

@@ -127,6 +127,8 @@ class Log:
     """Rows that came after a row of a later step, and were followed by a later one still."""
     damage: list[str] = field(default_factory=list)
     """What could not be read, in words."""
+    clock: Series | None = None
+    """When rows were written, in seconds, where a column or the lines say so; since 1970 if they tell the year."""
 
     def of_role(self, role: str) -> list[Series]:
         return [series for series in self.series.values() if series.role == role]
@@ -544,10 +546,13 @@ class Gathering:
         ordered = [track for track in self._tracks.values() if track.code == 0 or by_epoch]
         attempts = attempts_of(back for track in ordered for back in track.ends())
         facts = [fact for kept in self._facts.values() for fact in (*kept.first, *kept.last)]
+        series = self._series(by_epoch, attempts)
+        clock = self._clock(series, attempts)
         told = Log(
-            self.path, self.format, self._series(by_epoch, attempts), sorted(facts, key=lambda fact: fact.line),
-            attempts, self._rows_in_all, self._unread, list(self._examples), self._told_by(by_epoch),
-            sum(track.repeated for track in ordered), sum(track.late for track in ordered), list(self.damage),
+            self.path, self.format, {name: one for name, one in series.items() if one.role != "time"},
+            sorted(facts, key=lambda fact: fact.line), attempts, self._rows_in_all, self._unread,
+            list(self._examples), self._told_by(by_epoch),
+            sum(track.repeated for track in ordered), sum(track.late for track in ordered), list(self.damage), clock,
         )  # fmt: skip
         return count_on(told)
 
@@ -556,10 +561,12 @@ class Gathering:
         for growing in self._growing.values():
             if growing.kept > self._most:
                 growing.thin(self._most)
-        ruler = self._ruler()
+        ruler, in_order = self._ruler(), self._in_order()
         found: dict[str, Series] = {}
         for (name, rank, kind), growing in self._growing.items():
             told, rows, values, lines, codes = growing.joined()
+            for code, places in in_order.items():
+                rows = np.where(np.abs(codes) == code, np.searchsorted(places, lines), rows)
             known = codes == 0
             if known.any():  # what has no step among what has one cannot be placed
                 steps, values, lines = told[known], values[known], lines[known]
@@ -571,15 +578,15 @@ class Gathering:
             one = Series(name, self.role(name, kind), steps, values, lines, of_attempt, growing.count, rank, kind)
             shown = _shown(one)
             found[shown if shown not in found else f"{kind or 'train'}/{shown}"] = one
-        if (clock := self._clock(found, begins)) is not None:
-            found.setdefault(clock.name, clock)
         return found
 
-    def _clock(self, found: dict[str, Series], begins: Whole) -> Series | None:
-        """When lines were written, over the steps they are of; none where a column tells it."""
+    def _clock(self, found: dict[str, Series], attempts: list[Attempt]) -> Series | None:
+        """What a column tells of the time; else when lines were written, over the steps they are of."""
         known = [series for series in found.values() if len(series)]
-        if not self._written or not known or any(series.role == "time" for series in known):
-            return None
+        told_by_column = [series for series in known if series.role == "time"]
+        if told_by_column or not self._written or not known:
+            return max(told_by_column, key=len, default=None)
+        begins = np.array([attempt.line for attempt in attempts], dtype=np.int64)
         ruler = max(known, key=lambda series: (series.role == "loss", len(series)))
         lines = np.concatenate([at for at, _ in self._written])
         seconds = np.concatenate([at for _, at in self._written])
@@ -588,6 +595,18 @@ class Gathering:
         steps, lines = ruler.steps[place[told]], lines[told]
         of_attempt = np.searchsorted(begins, lines, side="right").astype(np.int64)
         return Series(LOG_TIME, "time", steps, seconds[told], lines, of_attempt, len(lines)) if told.any() else None
+
+    def _in_order(self) -> dict[int, Whole]:
+        """The lines of the rows that are only numbered, by their kind: a reader gives the rows of a chunk by their
+        names, and they are numbered as they stand in the file. Not of very many, of which some were left out."""
+        lines: dict[int, list[Whole]] = {}
+        if any(growing.kept != growing.count for growing in self._growing.values()):
+            return {}
+        for growing in self._growing.values():
+            _, _, _, at, codes = growing.joined()
+            for code in np.unique(np.abs(codes[codes != 0])):
+                lines.setdefault(int(code), []).append(at[np.abs(codes) == code])
+        return {code: np.unique(np.concatenate(parts)) for code, parts in lines.items()}
 
     def _ruler(self) -> tuple[Whole, Whole] | None:
         """Lines and steps of the series that has most steps."""

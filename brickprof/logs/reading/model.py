@@ -57,11 +57,11 @@ class Fact:
     exception    type, message, frames [file:line in function]
     ended        how (oom-killed|time-limit|preempted|signal|timeout|cancelled|segfault|abort), text, signal
     device       what (illegal-address|xid|ecc|lost|assert), text, xid
-    collective   what (timeout|mismatch|abort), text; of a flight recorder also what (pending: it waits|complete), the
-                 state of a timeout (missing: ranks never started what others wait in|stuck: all started it), group,
-                 shown, seq, op, ranks, waiting, completed, unheard [ranks without a dump], last {rank: {seq, op,
-                 site}}, site, calls {rank: text}, sites {rank: frame}, members, enqueued, started, recent, call {seq,
-                 op, sizes, dtypes, state, frames, site, timeout_ms, waited_s}
+    collective   what (timeout|mismatch|abort), text; of a flight recorder also what (pending: it waits|under-way|
+                 complete), the state of a timeout (missing: ranks never started what others wait in|stuck: all started
+                 it), group, shown, seq, op, ranks, waiting, completed, unheard [ranks without a dump], last {rank:
+                 {seq, op, site}}, site, calls {rank: text}, sites {rank: frame}, members, enqueued, started, recent,
+                 call {seq, op, sizes, dtypes, state, frames, site, timeout_ms, waited_s}
     overflow     scale, to, step                 an update that was skipped for an overflow, by its scaler
     setting      values {dotted key: value}      hyper-parameters that the log states
     checkpoint   op (save|load), file, step

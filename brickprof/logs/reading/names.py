@@ -12,6 +12,15 @@ from functools import lru_cache
 from itertools import pairwise
 
 _SPLIT = re.compile(r"[^a-z0-9]+|(?<=[a-z])(?=\d)")
+_STATED = re.compile(r"[A-Za-z][\w.-]*=[^\s,;()\[\]/]+")
+"""A setting in a name: ``lr=0.1 - train/loss`` is a loss."""
+_FOREIGN = {
+    "эпоха": "epoch", "эпохи": "epoch", "итерация": "iteration", "шаг": "step", "потери": "loss", "эпох": "epoch",
+    "epoche": "epoch", "epoca": "epoch", "época": "epoch", "époque": "epoch", "épocas": "epochs", "schritt": "step",
+    "verlust": "loss", "perte": "loss", "pérdida": "loss", "损失": "loss", "損失": "loss", "步数": "step",
+    "迭代": "iteration", "轮次": "epoch", "エポック": "epoch", "에포크": "epoch", "에폭": "epoch", "손실": "loss",
+}  # fmt: skip
+_OTHER_LETTERS = re.compile(r"[^\W\d_]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
 _EVALUATION = frozenset({"val", "valid", "validation", "eval", "evaluation", "test", "dev", "tel", "holdout"})
 _STEP = frozenset({"step", "steps", "iter", "iters", "iteration", "iterations", "it", "s", "update", "updates"})
@@ -44,7 +53,11 @@ _PLAIN_LOSSES = (
 
 @lru_cache(maxsize=4096)
 def words(name: str) -> tuple[str, ...]:
-    return tuple(part for part in _SPLIT.split(_CAMEL.sub(" ", name).lower()) if part)
+    if "=" in name:
+        name = _STATED.sub(" ", name)
+    lowered = _CAMEL.sub(" ", name).lower()
+    lowered = _OTHER_LETTERS.sub(lambda found: _FOREIGN.get(found[0], found[0]), lowered)
+    return tuple(part for part in _SPLIT.split(lowered) if part)
 
 
 @lru_cache(maxsize=4096)
@@ -56,6 +69,9 @@ def evaluates(kind: str) -> bool:
 @lru_cache(maxsize=4096)
 def role(name: str) -> str:
     """The role of a column; ``other`` where its name says nothing."""
+    run, _, metric = name.rpartition(" - ")
+    if run and role(metric) != "other":  # a chart of several runs puts theirs before it
+        return role(metric)
     parts = words(name)
     known = frozenset(parts)
     evaluation = bool(known & _EVALUATION)
@@ -79,7 +95,7 @@ def role(name: str) -> str:
         return "step_seconds"
     if known & {"ppl", "perplexity"}:  # of a loss, and no loss
         return "quality"
-    if known & _LOSS:
+    if known & _LOSS and not ("cost" in known and "time" in known):
         return "eval_loss" if evaluation else "loss"
     if parts[-1] in {"epoch", "epochs"} and not known & _PER:
         return "epoch"
@@ -103,22 +119,9 @@ def role(name: str) -> str:
 
 
 def _rate_of_work(known: frozenset[str]) -> bool:
-    work = known & {
-        "tokens",
-        "token",
-        "tok",
-        "samples",
-        "sample",
-        "examples",
-        "steps",
-        "step",
-        "it",
-        "iter",
-        "images",
-        "img",
-        "words",
-    }
-    return bool(work) and bool(known & {"sec", "second", "s", "throughput"}) and not known & {"time", "elapsed"}
+    return (
+        bool(known & _WORK) and bool(known & {"sec", "second", "s", "throughput"}) and not known & {"time", "elapsed"}
+    )
 
 
 def _takes_time(known: frozenset[str]) -> bool:

@@ -287,6 +287,8 @@ def _spoken(piece: str) -> str | None:
     words = piece.split()
     if not words or not re.search(r"[A-Za-z]", words[-1]):
         return None
+    if [word.lower() for word in words[-2:]] == ["time", "cost"]:
+        return " ".join(words[-2:])  # what it costs is time, and no loss
     for count in (1, 2, 3):
         name = " ".join(words[-count:])
         role = names.role(name)

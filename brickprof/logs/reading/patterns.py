@@ -1,26 +1,30 @@
 """A reader made of what the user says a line looks like.
 
 Enters: a pattern, either a regular expression with named groups (``step (?P<step>\\d+).*loss=(?P<loss>\\S+)``) or plain
-text with names in braces (``step {step} loss {loss}``). Leaves: a reader that gives a row for each line where it fits.
-A pattern that could take for ever on a line is refused.
+text with names in braces (``step {step} loss {loss}``; ``{}`` is anything that is not to be read). Leaves: a reader
+that gives a row for each line where it fits. A pattern that could take for ever on a line is refused, and so is one
+with a brace too many; one that fits no line of a log says at which line it failed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from brickprof.errors import UsageError
-from brickprof.logs.reading import incidents, tokens
+from brickprof.errors import UnreadableInput, UsageError
+from brickprof.logs.reading import incidents, names, tokens
 from brickprof.logs.reading.model import Block, Head, Item, Skipped
 from brickprof.logs.reading.numbers import NUMBER, number
 from brickprof.logs.reading.source import Source
 from brickprof.text import clean
 
-_BRACES = re.compile(r"\{([A-Za-z_][\w./ -]*)\}")
+if TYPE_CHECKING:
+    from brickprof.logs.reading.gather import Log
+
+_BRACES = re.compile(r"\{([A-Za-z_][\w./ -]*|)\}")
 _LONGEST = 1_000
 _LONGEST_LINE = 4_096
 _HINT = "Name what is to be read: 'step {step} loss {loss}', or '(?P<step>\\d+).*loss=(?P<loss>\\S+)'."
@@ -29,9 +33,8 @@ _HINT = "Name what is to be read: 'step {step} loss {loss}', or '(?P<step>\\d+).
 def from_pattern(text: str) -> PatternReader:
     if not text.strip() or len(text) > _LONGEST:
         raise UsageError("the pattern is empty." if not text.strip() else "the pattern is too long.", _HINT)
-    named = "(?P<" in text
-    names: dict[str, str] = {}
-    pattern = text if named else _of_braces(text, names)
+    called: dict[str, str] = {}
+    pattern = text if "(?P<" in text else _of_braces(text, called)
     try:
         compiled = re.compile(pattern.encode())
     except (re.error, OverflowError, RecursionError) as error:
@@ -43,21 +46,36 @@ def from_pattern(text: str) -> PatternReader:
             f"the pattern {clean(text)!r} repeats what repeats already, and could take for ever on one line.",
             "Write (\\d+) for (\\d+)+, and [^x]* for (.*)*; at most three of .* in a row.",
         )
-    return PatternReader(compiled, {group: names.get(group, group) for group in compiled.groupindex})
+    told = {group: called.get(group, group) for group in compiled.groupindex}
+    if all(names.role(name) == "step" for name in told.values()):
+        raise UsageError(f"the pattern {clean(text)!r} names nothing but the step.", _HINT)
+    return PatternReader(compiled, told)
 
 
-def _of_braces(text: str, names: dict[str, str]) -> str:
+def _of_braces(text: str, called: dict[str, str]) -> str:
     """Plain text with names in braces, as a regular expression; spaces are as many as there are."""
+    _check_braces(text)
     parts, place = [], 0
     for found in _BRACES.finditer(text):
         parts.append(_literal(text[place : found.start()]))
-        name = " ".join(found[1].split())
-        group = f"g{len(names)}"
-        names[group] = name
-        parts.append(f"(?P<{group}>{NUMBER.decode()}(?:%|[A-Za-zµ]{{1,3}}\\b)?)")
         place = found.end()
+        if not found[1]:
+            parts.append(".*?")
+            continue
+        group = f"g{len(called)}"
+        called[group] = " ".join(found[1].split())
+        parts.append(f"(?P<{group}>{NUMBER.decode()}(?:%|[A-Za-zµ]{{1,3}}\\b)?)")
     parts.append(_literal(text[place:]))
     return "".join(parts)
+
+
+def _check_braces(text: str) -> None:
+    """Braces that are the line's own come in pairs; one alone is a slip."""
+    left = _BRACES.sub(lambda found: " " * len(found[0]), text)
+    missing = "}" if left.count("{") > left.count("}") else "{" if left.count("}") > left.count("{") else ""
+    if missing:
+        place = left.rfind("{") if missing == "}" else left.find("}")
+        raise UsageError(f"the pattern {clean(text)!r} lacks a {missing!r}: see {clean(text[place:][:20])!r}.", _HINT)
 
 
 def _literal(text: str) -> str:
@@ -119,6 +137,17 @@ class PatternReader:
             line += int(np.count_nonzero(np.frombuffer(chunk, np.uint8) == ord("\n")))
         yield from watch.end()
 
+    def checked(self, log: Log) -> None:
+        """Says so where no line of ``log`` was read."""
+        if log.rows:
+            return
+        shown = clean(log.path)
+        if not log.examples:
+            raise UnreadableInput(f"{shown} holds no line that --pattern could fit.", _HINT)
+        line, text = log.examples[0]
+        failed = clean(text, limit=120)
+        raise UnreadableInput(f"--pattern fits no line of {shown}; the first one, line {line}, is {failed!r}.", _HINT)
+
     def _chunk(self, found: tokens.Cut, watch: incidents.Watch) -> Iterator[Item]:
         rows: dict[tuple[str, ...], tuple[list[int], list[list[float]]]] = {}
         left: list[int] = []
@@ -130,9 +159,9 @@ class PatternReader:
             lines, columns = rows.setdefault(tuple(values), ([], []))
             lines.append(int(found.lines[line]))
             columns.append(list(values.values()))
-        for names, (lines, columns) in rows.items():
+        for held, (lines, columns) in rows.items():
             table = np.array(columns, dtype=np.float64)
-            yield Block(np.array(lines), {name: table[:, place] for place, name in enumerate(names)})
+            yield Block(np.array(lines), {name: table[:, place] for place, name in enumerate(held)})
         rest = np.array(left, dtype=np.int64)
         yield from watch.take(found, rest)
         shown = [(int(found.lines[line]), found.text(line)) for line in left if found.text(line).strip()]

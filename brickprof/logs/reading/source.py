@@ -9,6 +9,7 @@ its text alone, never on who reads it.
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import lzma
@@ -27,9 +28,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from brickprof.errors import UnreadableInput
+from brickprof.logs.reading.clock import Clock
 from brickprof.logs.reading.model import Head
 from brickprof.text import clean
 
@@ -48,6 +48,8 @@ _MOST_RATIO = 500
 _SUSPECT = 1 << 30
 _AT_ONCE = 256 << 10
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+_WIDE = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+"""Text in two bytes a letter, as a redirection of PowerShell and some spreadsheets write it."""
 _ENDINGS = (".gz", ".bz2", ".xz", ".zst", ".zstd")
 
 
@@ -69,6 +71,8 @@ class Source:
         """The number of the part's first line."""
         self.line_ends = 0
         """Of what ``chunks`` has given out so far."""
+        self.clock = Clock()
+        """When the lines of those were written."""
         self.damage: list[str] = []
         """What of the file could not be unpacked, in words."""
         self._piped: bytes | None = None
@@ -99,7 +103,7 @@ class Source:
 
     @property
     def packed(self) -> str:
-        """How it is packed: gzip, bzip2, xz, zstd, or not at all."""
+        """How it is packed: gzip, bzip2, xz, zstd; utf-16-le or -be of a text that is written so; or not at all."""
         if self.is_pipe:
             return ""
         with self._plain() as stream:
@@ -162,6 +166,8 @@ class Source:
     def _unpacked(self, stream: Any, how: str, size: int) -> Any:
         if not how:
             return stream
+        if how in _WIDE.values():
+            return _Narrowed(stream, how)
         if how == "gzip":
             opened: Any = gzip.GzipFile(fileobj=stream)
         elif how == "bzip2":
@@ -176,14 +182,14 @@ class Source:
 
     def chunks(self, size: int = CHUNK) -> Iterator[bytes]:
         """All bytes in chunks that end with a line; the last one ends as the file does."""
-        self.line_ends = 0
+        self.line_ends, self.clock = 0, Clock()
         with self.open() as stream:
             left = None
             if self.part is not None:
                 stream.seek(self.part.start)
                 left = self.part.end - self.part.start
             for chunk in _in_lines(stream, size, left):
-                self.line_ends += int(np.count_nonzero(np.frombuffer(chunk, dtype=np.uint8) == ord("\n")))
+                self.line_ends += self.clock.look(chunk, self.first_line + self.line_ends)
                 yield chunk
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
@@ -267,6 +273,31 @@ class _Bounded:
         return data
 
 
+class _Narrowed:
+    """A text of two bytes a letter, as UTF-8; what is no letter is shown as such."""
+
+    def __init__(self, stream: Any, how: str) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder(how)("replace")
+        self._begun = False
+        self._left = b""
+
+    def read(self, size: int = -1) -> bytes:
+        """At most ``size`` bytes, and all that are left without it; less than asked for is not the end."""
+        if size < 0:
+            return b"".join(iter(lambda: self.read(_AT_ONCE), b""))
+        while not self._left:
+            raw = self._stream.read(_AT_ONCE)
+            text = self._decoder.decode(raw, final=not raw)
+            if not self._begun and text:
+                text, self._begun = text.removeprefix("\ufeff"), True
+            self._left = text.encode("utf-8", "replace")
+            if not raw:
+                break
+        given, self._left = self._left[:size], self._left[size:]
+        return given
+
+
 def _some(stream: Any, size: int) -> bytes:
     """``size`` bytes, or as many as there are."""
     parts, left = [], size
@@ -319,6 +350,9 @@ def _last_line_end(data: bytes) -> int:
 
 
 def _how(start: bytes) -> str:
+    wide = _WIDE.get(start[:2], "")
+    if wide and start[2:6]:  # every other byte of plain letters is 0
+        return wide if not any(start[3:6:2] if wide.endswith("le") else start[2:6:2]) else ""
     return next((how for magic, how in _PACKED.items() if start.startswith(magic)), "")
 
 

@@ -14,13 +14,14 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 import numpy as np
 
 from brickprof.logs.reading import rows
 from brickprof.logs.reading.model import Floats, Head, Item, Whole
+from brickprof.logs.reading.names import role
 from brickprof.logs.reading.numbers import number
 from brickprof.logs.reading.rows import Mask
 from brickprof.logs.reading.source import Source
@@ -32,7 +33,10 @@ _MOST_COLUMNS = 2_000
 _LONGEST_NAME = 200
 _LOOKED_AT = 40
 _MOSTLY = 0.6
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
+_DECIMAL_COMMA = re.compile(r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+),\d+(?:[eE][+-]?\d+)?")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+")
+_GROUPED = re.compile(r"[+-]?\d{1,3}(?:\.\d{3})+(?:,\d*)?")
+_LEAST_BARE = 5
 
 Rename = Callable[[Sequence[str]], Sequence[str]]
 """What a format makes of the names on top; an empty name leaves its column out."""
@@ -70,7 +74,7 @@ def _split_by(separator: str, top: str, below: list[str], line: int) -> Header |
     told = [name for name in names if name]
     if len(names) < 2 or len(names) > _MOST_COLUMNS or len(told) < len(names) - 1:
         return None
-    if any(len(name) > _LONGEST_NAME or "=" in name or ": " in name or "{" in name for name in names):
+    if any(len(name) > _LONGEST_NAME or ": " in name or "{" in name for name in names):
         return None
     cells = [_cells(each, separator) for each in below]
     if sum(len(each) == len(names) for each in cells) < _MOSTLY * len(cells) - 1:
@@ -78,12 +82,64 @@ def _split_by(separator: str, top: str, below: list[str], line: int) -> Header |
     if sum(_numeric(name, ".") for name in told) > len(told) / 2:
         return None
     full = [each for each in cells if len(each) == len(names)]
-    decimal = (
-        "," if separator == ";" and any(_DECIMAL_COMMA.fullmatch(c.strip()) for each in full for c in each) else "."
-    )
+    decimal = _decimal(separator, [cell.strip() for each in full for cell in each])
     if full and not any(_numeric(cell, decimal) for each in full for cell in each):
         return None
+    for place, name in enumerate(names):  # ``lr=0.1`` may be part of a name; under ``lr=0.1`` stand no numbers
+        held = [each[place].strip() for each in full if each[place].strip() not in MISSING]
+        if "=" in name and (not held or 2 * sum(_numeric(cell, decimal) for cell in held) < len(held)):
+            return None
     return Header(tuple(_distinct(names)), separator, line, decimal)
+
+
+def _decimal(separator: str, cells: Sequence[str]) -> str:
+    """What stands before the fraction: a comma, where no comma parts the cells and numbers are written so."""
+    if separator == ",":
+        return "."
+    with_comma = [cell for cell in cells if _DECIMAL_COMMA.fullmatch(cell)]
+    surely = with_comma if separator == ";" else [cell for cell in with_comma if not _THOUSANDS.fullmatch(cell)]
+    return "," if surely else "."
+
+
+def bare(head: Head) -> Header | None:
+    """A table whose columns have no names: one column of numbers, with or without a word on top; what pandas makes of a
+    list, with its numbers of rows before it (``,0``); or numbers behind their steps. Columns without a name are called
+    by their number."""
+    text = head.start.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    lines = text.replace("\r\n", "\n").split("\n")
+    whole = [line.strip() for line in (lines[:-1] if len(head.start) >= 60_000 else lines)]
+    told = [line for line in whole if line]
+    if len(told) <= _LEAST_BARE:
+        return None
+    top = told[0].split(",")
+    numbered = len(top) > 1 and not top[0] and top[1:] == [str(place) for place in range(len(top) - 1)]
+    below = [line.split(",") for line in told[1:]]
+    if not all(len(cells) == len(top) and all(_held(cell) for cell in cells) for cells in below):
+        return None
+    line = 1 + whole.index(told[0])
+    if numbered:
+        return Header(("", *top[1:]), ",", line)
+    if len(top) == 2 and _counts([cells[0] for cells in [top, *below]]) and _held(top[1]):
+        return Header(("step", "0"), ",", 0)
+    if len(top) > 1 or len(told[0]) > _LONGEST_NAME:
+        return None
+    if told[0] == "0" and any("." in cells[0] for cells in below):
+        return Header(("0",), ",", line)
+    if _numeric(told[0], "."):
+        return Header(("0",), ",", 0)
+    return Header((told[0].strip('"'),), ",", line) if role(told[0]) != "other" else None
+
+
+def _counts(cells: Sequence[str]) -> bool:
+    """Whether these are whole numbers, one after another."""
+    if not all(cell.strip().isdigit() and len(cell) < 16 for cell in cells):
+        return False
+    steps = [int(cell) for cell in cells]
+    return all(after > before for before, after in pairwise(steps))
+
+
+def _held(cell: str) -> bool:
+    return cell.strip() in MISSING or _numeric(cell, ".")
 
 
 def _cells(line: str, separator: str) -> list[str]:
@@ -99,7 +155,11 @@ def _numeric(cell: str, decimal: str) -> bool:
 
 def _number(cell: str, decimal: str) -> float | None:
     cell = cell.strip()
-    return number(cell.replace(",", ".") if decimal == "," else cell) if len(cell) < 64 else None
+    if len(cell) >= 64:
+        return None
+    if decimal == ",":
+        cell = (cell.replace(".", "") if _GROUPED.fullmatch(cell) else cell).replace(",", ".")
+    return number(cell)
 
 
 def _distinct(names: Sequence[str]) -> Iterator[str]:
@@ -110,9 +170,11 @@ def _distinct(names: Sequence[str]) -> Iterator[str]:
         yield f"{name}.{again}" if again and name else name
 
 
-def read(source: Source, rename: Rename | None = None, *, kind: str = "") -> Iterator[Item]:
+def read(
+    source: Source, rename: Rename | None = None, *, kind: str = "", header: Header | None = None
+) -> Iterator[Item]:
     """The rows of a table; ``rename`` gives each column its name in the log, or none."""
-    header = header_of(source.head())
+    header = header or header_of(source.head())
     if header is None:
         raise ValueError("there is no line with the names of columns")
     reader = _Reader(header, rename or _as_they_are, kind)

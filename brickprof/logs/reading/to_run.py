@@ -41,7 +41,7 @@ _FILE_NS = 10**15
 """A log without times still has an order: files one after another, lines inside them."""
 _KEPT_WHOLE = frozenset({
     "loss", "eval_loss", "quality", "skipped", "nonfinite", "step_seconds", "throughput", "memory", "tokens",
-    "grad_norm", "lr", "scale", "epoch",
+    "grad_norm", "lr", "scale", "epoch", "time",
 })  # fmt: skip
 _NEVER_MINIMISED = frozenset({"best", "min", "lowest", "ema", "smoothed", "smooth", "avg", "average", "running"})
 
@@ -124,6 +124,8 @@ def _events(piece: Piece, several: bool) -> Iterator[Event]:
             if shown > _MOST_METRICS:
                 continue
         yield from _points(teller, series, kind)
+    if log.clock is not None and len(log.clock):
+        yield from _points(teller, log.clock, "metric")
     if teller.after is not None and teller.main is not None:
         yield _follows(teller, teller.after, teller.main)
     for attempt in log.attempts:

@@ -1,0 +1,148 @@
+"""Where the time of a run went, for the ``run`` part of diagnosis.json.
+
+Enters: a run. Leaves: ``bricks`` (those that cost most, each with the time that is its own and no brick's inside it),
+``step_budget`` and ``lanes`` (where a step goes), ``kernels`` (by their time on the device) and ``looking`` (what each
+probe cost); nothing where nothing was timed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from brickprof.records import PHASES
+from brickprof.run.columns import whole
+from brickprof.run.step_budget import drawn, lanes, latest, step_budget
+
+if TYPE_CHECKING:
+    from brickprof.run import Run
+    from brickprof.run.parts import Part
+
+_MOST_BRICKS, _MOST_KERNELS, _MOST_PROBES = 16, 16, 8
+_AROUND = ("run", "step")
+"""Phases that hold bricks and are none."""
+
+
+@dataclass(slots=True)
+class _Cost:
+    """What one brick in one phase took, over all steps that were timed."""
+
+    host: float = 0.0
+    device: float = 0.0
+    whole_device: float = 0.0
+    timed_on_device: int = 0
+    calls: int = 0
+    steps: set[tuple[int, int]] = field(default_factory=set)
+
+
+def time_facts(run: Run | None) -> dict[str, Any]:
+    timed = [part for part in run.parts if part.rank >= 0 and part.spans[0].num_rows] if run is not None else []
+    found: dict[str, Any] = {"looking": dict(list(run.costs.items())[:_MOST_PROBES])} if run is not None else {}
+    if run is not None and timed:
+        costs, step_ns = _costs(timed, qualified=run.qualified)
+        recent = latest(timed[0])
+        found["bricks"] = _bricks(costs, step_ns)
+        found["step_budget"] = step_budget(recent)
+        found["lanes"] = [{"name": lane.name, "ms": lane.length / 1e6, "drawn": drawn(lane)} for lane in lanes(recent)]
+        found["kernels"] = _kernels(costs)
+    return {name: told for name, told in found.items() if told}
+
+
+def _costs(timed: list[Part], *, qualified: bool) -> tuple[dict[tuple[str, str, str], _Cost], dict[str, float]]:
+    """By brick, kind and phase; and a usual step on the host and on the device."""
+    costs: dict[tuple[str, str, str], _Cost] = defaultdict(_Cost)
+    usual: dict[str, list[Any]] = {"host": [], "device": []}
+    for part in timed:
+        table = part.spans[0]
+        steps, phases, bricks = (whole(table[name]) for name in ("step", "phase", "brick"))
+        starts, ends, device = whole(table["start_ns"]), whole(table["end_ns"]), whole(table["device_ns"], -1)
+        own, own_device = _own(whole(table["id"]), whole(table["parent"]), starts, ends, device)
+        step = phases == PHASES.index("step")
+        usual["host"].append((ends - starts)[step])
+        usual["device"].append(device[step & (device > 0)])
+        order = np.lexsort((steps, phases, bricks))
+        keys = bricks[order] * len(PHASES) + phases[order]
+        for low, high in _stretches(keys):
+            rows = order[low:high]
+            phase, brick = _phase(int(phases[rows[0]])), part.names.brick(int(bricks[rows[0]]))
+            cost = costs[brick.name(qualified=qualified), brick.kind.value, phase]
+            on_device = rows[device[rows] >= 0]
+            cost.host += float(own[rows].sum())
+            cost.device += float(own_device[on_device].sum())
+            cost.whole_device += float(device[on_device].sum())
+            cost.timed_on_device += len(on_device)
+            cost.calls += len(rows)
+            cost.steps |= {(part.rank, step) for step in np.unique(steps[rows]).tolist()}
+    return costs, {name: float(np.median(np.concatenate(each))) for name, each in usual.items() if any(map(len, each))}
+
+
+def _own(ids: Any, parents: Any, starts: Any, ends: Any, device: Any) -> tuple[Any, Any]:
+    """The time of each span less that of the spans inside it, on the host and on the device."""
+    own, own_device = (ends - starts).astype(float), np.maximum(device, 0).astype(float)
+    order = np.argsort(ids, kind="stable")
+    place = np.minimum(np.searchsorted(ids[order], parents), len(ids) - 1)
+    holder = order[place]
+    inside = np.flatnonzero((ids[holder] == parents) & (parents != ids))
+    shared = np.minimum(ends[inside], ends[holder[inside]]) - np.maximum(starts[inside], starts[holder[inside]])
+    np.subtract.at(own, holder[inside], np.maximum(shared, 0))
+    np.subtract.at(own_device, holder[inside], np.maximum(device[inside], 0))
+    return np.maximum(own, 0), np.maximum(own_device, 0)
+
+
+def _stretches(keys: Any) -> list[tuple[int, int]]:
+    """Where equal keys begin and end, in keys that are sorted."""
+    edges = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
+    return list(pairwise(edges))
+
+
+def _phase(number: int) -> str:
+    return PHASES[number] if 0 <= number < len(PHASES) else str(number)
+
+
+def _bricks(costs: dict[tuple[str, str, str], _Cost], step_ns: dict[str, float]) -> list[dict[str, Any]]:
+    """The dearest first: by their time on the device where that is known of any, else by the host's."""
+    told = {key: cost for key, cost in costs.items() if key[2] not in _AROUND and key[1] != "step"}
+    by_device = "device" in step_ns and any(cost.timed_on_device for cost in told.values())
+    size = {key: cost.device if by_device else cost.host for key, cost in told.items()}
+    return [
+        _brick(key, told[key], step_ns, by_device=by_device)
+        for key in sorted(told, key=lambda key: -size[key])[:_MOST_BRICKS]
+        if size[key] > 0
+    ]
+
+
+def _brick(key: tuple[str, str, str], cost: _Cost, step_ns: dict[str, float], *, by_device: bool) -> dict[str, Any]:
+    name, kind, phase = key
+    spent = cost.device if by_device else cost.host
+    step = step_ns.get("device" if by_device else "host")
+    return {
+        "brick": name, "kind": kind, "phase": phase, "on": "device" if by_device else "host",
+        "ms_a_step": _short(spent / len(cost.steps) / 1e6),
+        "share": None if not step else _short(spent / len(cost.steps) / step), "calls": cost.calls,
+    }  # fmt: skip
+
+
+def _kernels(costs: dict[tuple[str, str, str], _Cost]) -> list[dict[str, Any]]:
+    """The kernels whose time on the device is known, the dearest first."""
+    kernels: dict[str, _Cost] = defaultdict(_Cost)
+    for (name, kind, _), cost in costs.items():
+        if kind == "kernel" and cost.timed_on_device:
+            kernels[name].whole_device += cost.whole_device
+            kernels[name].timed_on_device += cost.timed_on_device
+            kernels[name].steps |= cost.steps
+    whole = sum(cost.whole_device for cost in kernels.values()) or 1.0
+    steps = len(set().union(*(cost.steps for cost in kernels.values()))) or 1
+    rows: list[dict[str, Any]] = [
+        {"kernel": name, "share": _short(cost.whole_device / whole),
+         "mean_us": _short(cost.whole_device / cost.timed_on_device / 1e3), "a_step": cost.timed_on_device / steps}
+        for name, cost in kernels.items()
+    ]  # fmt: skip
+    return sorted(rows, key=lambda row: -row["share"])[:_MOST_KERNELS]
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")
