@@ -20,6 +20,7 @@ from brickprof.capture.attach import Attachment
 
 if TYPE_CHECKING:
     from brickprof.diagnosis import Diagnosis
+    from brickprof.diagnosis.several import Diagnoses
     from brickprof.run import Run
 
 
@@ -41,7 +42,9 @@ class Session(Attachment):
         from brickprof.diagnosis.saving import write
 
         with contextlib.suppress(Exception):  # the training is over; what was recorded can still be read
-            write(self.diagnose(), self.folder)
+            self.flush()
+            run = load(self.folder)
+            write(diagnose(run), self.folder, run)
         if self._provider is not None:
             from brickprof.telemetry import export_to_provider
 
@@ -71,9 +74,12 @@ def attach(
     everything is captured. Spans also go to ``tracer_provider`` when the run ends. Everything that trains in this
     process meanwhile is recorded: other models and optimizers are found by themselves.
     """
+    from brickprof.contracts.terms import Terms
+
     optimizers = [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     where = None if out is None else os.fspath(out)
     chosen = settings.load({"out": where, "level": level, "overhead": overhead, "deep_at": deep_at})
+    Terms.of(chosen)  # says so now, should one of them be misspelt
     return Session(model, optimizers, chosen, tracer_provider)
 
 
@@ -99,14 +105,16 @@ def analyze(
     pattern: str = "",
     thresholds: Mapping[str, float] | None = None,
     jobs: int = 1,
-) -> Diagnosis | list[Diagnosis]:
+) -> Diagnosis | Diagnoses:
     """What became of trainings, from the logs they left: files, folders, globs, packed or not.
 
-    One ``Diagnosis`` where they tell of one run, a list where they tell of several; what cannot be read is left out as
+    One ``Diagnosis`` where they tell of one run, a list where they tell of several (a table in a notebook, and
+    ``.to_frame()``); what cannot be read is left out as
     long as something can. ``Run.from_log(path)`` has the numbers as DataFrames. ``jobs`` above one starts processes: a
     script that does that needs its ``if __name__ == "__main__"``.
     """
     from brickprof.analysis import Options, analyse, engines
+    from brickprof.diagnosis.several import Diagnoses
     from brickprof.errors import UnreadableInput
 
     named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
@@ -115,4 +123,4 @@ def analyze(
     if not found.runs:
         first = found.problems[0] if found.problems else None
         raise UnreadableInput(first.message if first else "there is no log here.", first.hint if first else "")
-    return found.runs[0].diagnosis if len(found.runs) == 1 else [run.diagnosis for run in found.runs]
+    return found.runs[0].diagnosis if len(found.runs) == 1 else Diagnoses(run.diagnosis for run in found.runs)

@@ -1,18 +1,21 @@
-"""A recorded run at a glance: verdict, loss, the bricks by time, gradients by layer, what looking cost.
+"""A run on a terminal: verdict, findings with their whys, contracts, the course of the loss, what cost most.
 
-Enters: a ``Run`` and its ``Diagnosis``. Leaves: plain facts for programs (``facts``) and styled text
-for people (``render``). Every name that came from the run is cleaned before it is shown.
+Enters: a ``Diagnosis``, which holds all of it, so that nothing else of the run is read. Leaves: styled text for people
+(``render``); and, of a ``Run`` too, plain facts for programs (``facts``). Every name that came from the run is cleaned
+before it is shown.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from brickprof.reports import terminal, timeline, transfers
+from brickprof.reports import contracts, sparks, terminal, timeline, transfers
+from brickprof.reports.terminal import DIM, STRONG, Line
 from brickprof.text import clean
 
 if TYPE_CHECKING:
@@ -21,51 +24,66 @@ if TYPE_CHECKING:
     from brickprof.diagnosis.model import Diagnosis
     from brickprof.run import Run
 
-_BARS = "▁▂▃▄▅▆▇█"
-_WIDTH = 48
+NAME, SUFFIX = "terminal", ""
+
 _MOST = 8
+_INDENT = 2
+_CURVES = (("loss", "Loss", "lowest"), ("grad_norm", "Gradient norm", "highest"))
 
 
 def facts(run: Run, diagnosis: Diagnosis) -> dict[str, Any]:
-    """What the overview says, as data."""
+    """What the overview says, as data, with every loss."""
+    told = diagnosis.run
     return {
         **diagnosis.to_dict(),
         "steps": run.steps,
         "loss": _losses(run),
-        "bricks": _bricks(run),
-        **timeline.facts(run),
-        "gradients": _gradients(run),
+        "bricks": told.get("bricks") or [],
+        "step_budget": told.get("step_budget") or {},
+        "lanes": told.get("lanes") or [],
+        "kernels": told.get("kernels") or [],
+        "gradients": told.get("layers") or [],
         "costs": run.costs,
-        "damage": [str(damage) for damage in run.damage],
+        "damage": list(told.get("damage") or ()),
     }
 
 
-def render(run: Run, diagnosis: Diagnosis, console: Console) -> None:
-    terminal.render(diagnosis, console)
-    told = facts(run, diagnosis)
-    lines: list[Text] = []
-    if told["loss"]:
-        lines += _title("Loss"), _loss_line(told["loss"])
-    if told["bricks"]:
-        lines += [_title("Bricks by time"), *map(_brick_line, told["bricks"][:_MOST])]
-    if told["lanes"]:
-        title = "Where a step goes (Forward, Backward, Optimizer, Loader, Transfer, Eval, Recompute, User; · idle)"
-        lines += [_title(title), *(Text(f"  {line}") for line in timeline.lines(told))]
-    if told["kernels"]:
-        lines += [_title("Kernels by time on the device"), *(Text(f"  {line}") for line in timeline.kernel_lines(told))]
-    if told["gradients"]:
-        lines += [_title("Gradients by layer"), *_gradient_lines(told["gradients"])]
-    if (moved := transfers.lines(told["run"])) and not terminal.shows_transfers(diagnosis):
-        lines += [_title("Transfers and host reads, in a step"), *(Text(f"  {line}") for line in moved)]
-    if card := card_lines(told["run"]):
-        lines += [_title("Card"), *(Text(f"  {clean(line)}") for line in card)]
-    if told["costs"]:
-        shares = [f"{clean(probe)} {100 * share:.2f} %" for probe, share in list(told["costs"].items())[:_MOST]]
-        lines += _title("Cost of looking"), Text(f"  {' · '.join(shares)}")
-    if told["damage"]:
-        lines += [_title("Damage"), *(Text(f"  {clean(text)}") for text in told["damage"])]
-    if lines:
-        console.print(terminal.fit(Text("\n").join(lines), console.encoding), soft_wrap=True)
+def render(diagnosis: Diagnosis, console: Console) -> None:
+    terminal.put(lines(diagnosis, terminal.width_of(console)), console)
+
+
+def lines(diagnosis: Diagnosis, width: int | None) -> list[Line]:
+    """The report of the end of a run, and behind it a section for everything else that is known."""
+    found = terminal.lines(diagnosis, width, whole=True)
+    for title, make in _sections(diagnosis, width).items():
+        try:
+            inside = make()
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            inside = _plain(["what is written of this in diagnosis.json cannot be read"])
+        if inside:
+            found += _section(title, inside)
+    return found
+
+
+def _sections(diagnosis: Diagnosis, width: int | None) -> dict[str, Callable[[], list[Line]]]:
+    told = diagnosis.run
+    return {
+        **{title: partial(_curve, told, name, extreme, width) for name, title, extreme in _CURVES},
+        f"Contracts    {contracts.counted(diagnosis)}": lambda: contracts.lines(diagnosis, width),
+        "Bricks by time": lambda: _bricks(_rows(told, "bricks")),
+        timeline.TITLE: lambda: _plain(timeline.lines(told, width)),
+        "Kernels by time on the device": lambda: _plain(timeline.kernel_lines(told)),
+        "Gradients by layer": lambda: _layers(_rows(told, "layers"), width),
+        "Transfers and host reads, in a step": lambda: _transfers(diagnosis),
+        "Card": lambda: _plain(card_lines(told)),
+        "Cost of looking": lambda: _looking(told),
+        "Damage": lambda: _plain(told.get("damage") or ()),
+    }
+
+
+def _rows(told: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    rows = told.get(name)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
 def card_lines(run: dict[str, Any]) -> list[str]:
@@ -96,9 +114,6 @@ def _card_line(card: dict[str, Any]) -> str:
     return " · ".join(parts)
 
 
-# -- facts
-
-
 def _losses(run: Run) -> list[dict[str, Any]]:
     """One loss a step, of the lowest rank; None where it is not finite."""
     frame = run.loss
@@ -111,93 +126,81 @@ def _losses(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def _bricks(run: Run) -> list[dict[str, Any]]:
-    """Host time of each brick in the steps that were timed, and its share of the dearest kind of phase."""
-    frame = run.spans
-    if frame.empty:
-        return []
-    frame = frame[~frame["phase"].isin(["run", "step"]) & (frame["kind"] != "step")]
-    grouped = frame.groupby(["brick", "kind", "phase"], sort=False)["host_ns"].agg(["mean", "count", "sum"])
-    grouped = grouped.sort_values("sum", ascending=False)
-    grouped = grouped.head(4 * _MOST).reset_index()
-    grouped["mean_ms"] = grouped["mean"] / 1e6
-    rows = grouped[["brick", "kind", "phase", "mean_ms", "count"]].to_dict("records")
-    return [{str(name): value for name, value in row.items()} for row in rows]
-
-
-def _gradients(run: Run) -> list[dict[str, Any]]:
-    """The largest gradient of each block: in the first and in the last step that was sampled."""
-    frame = run.grads
-    if frame.empty:
-        return []
-    rows = []
-    for brick, part in frame.groupby("brick", sort=False):
-        by_step = part.groupby("step", sort=True)["absmax"].max()
-        rows.append(
-            {
-                "brick": str(brick),
-                "first": _finite(by_step.iloc[0]),
-                "last": _finite(by_step.iloc[-1]),
-                "first_step": int(str(by_step.index[0])),
-                "last_step": int(str(by_step.index[-1])),
-            }
-        )
-    return rows
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if math.isfinite(float(value)) else None
-
-
 # -- lines
 
 
-def _title(words: str) -> Text:
-    return Text(f"\n  {words}", "bold")
+def _section(title: str, inside: list[Line]) -> list[Line]:
+    name, _, aside = title.partition("    ")
+    head = Text().append(name, STRONG)
+    if aside:
+        head.append(f"    {aside}", DIM)
+    return [terminal.EMPTY, Line(Text(" " * _INDENT), head), *inside]
 
 
-def sparkline(values: Iterable[float | None], width: int = _WIDTH) -> str:
-    """Values as bars of eight heights; x where one is missing or not finite."""
-    given = list(values)
-    if len(given) > width:
-        given = [_last(given[i * len(given) // width : (i + 1) * len(given) // width]) for i in range(width)]
-    known = [value for value in given if value is not None]
-    if not known:
-        return "x" * len(given)
-    low, high = min(known), max(known)
-    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join("x" if value is None else _BARS[round((value - low) * scale)] for value in given)
+def _plain(texts: Iterable[object]) -> list[Line]:
+    return [Line(Text(" " * _INDENT), Text(clean(text))) for text in texts]
 
 
-def _last(part: list[float | None]) -> float | None:
-    return None if None in part else part[-1]
+def _curve(told: dict[str, Any], name: str, extreme: str, width: int | None) -> list[Line]:
+    curve = (told.get("curves") or {}).get(name)
+    if not curve:
+        return []
+    bars = sparks.bars(curve, sparks.room(width, _INDENT))
+    return [Line(Text(" " * _INDENT), Text(f"{bars}  {sparks.said(curve, extreme)}"))]
 
 
-def _loss_line(losses: list[dict[str, Any]]) -> Text:
-    first, last = losses[0], losses[-1]
-    bars = sparkline(loss["value"] for loss in losses)
-    return Text(f"  {bars}  {_number(first['value'])} → {_number(last['value'])}")
+def _transfers(diagnosis: Diagnosis) -> list[Line]:
+    return [] if terminal.shows_transfers(diagnosis) else _plain(transfers.lines(diagnosis.run))
 
 
-def _number(value: float | None) -> str:
-    return "nan" if value is None else f"{value:.4g}"
+def _looking(told: dict[str, Any]) -> list[Line]:
+    shares = [f"{clean(probe)} {100 * share:.2f} %" for probe, share in (told.get("looking") or {}).items()]
+    return _plain([" · ".join(shares[:_MOST])]) if shares else []
 
 
-def _brick_line(row: dict[str, Any]) -> Text:
-    name = clean(row["brick"], limit=60) or clean(row["kind"])
-    return Text(f"  {row['mean_ms']:9.3f} ms  {row['phase']:<9}  {name}").append(f"  x{row['count']:,}", "dim")
+def _bricks(rows: list[dict[str, Any]]) -> list[Line]:
+    """Each with the time of its own in a step: what a brick inside it took counts there."""
+    if not rows:
+        return []
+    on = {"device": " on the device", "host": " on the host"}.get(str(rows[0].get("on")), "")
+    found = [Line(Text("  "), Text(f"own time in a step{on}: without the bricks inside each", DIM))]
+    for row in rows[:_MOST]:
+        share = row.get("share")
+        part = f"{share:6.1%}" if isinstance(share, (int, float)) else " " * 6
+        name = clean(row.get("brick", ""), limit=60) or clean(row.get("kind", ""), limit=20)
+        body = Text(name).append(f"  {clean(row.get('phase', ''), limit=20)}", DIM)
+        found.append(Line(Text(f"  {_ms(row.get('ms_a_step'))} ms {part}  "), body))
+    return found
 
 
-def _gradient_lines(rows: list[dict[str, Any]]) -> list[Text]:
-    bars = sparkline(_log(row["last"]) for row in rows)
-    span = f"step {rows[0]['first_step']:,} and step {rows[0]['last_step']:,}"
-    lines = [Text(f"  {bars}  log max|grad|, first layer to last").append(f"  ({span} below)", "dim")]
-    ordered = sorted(rows, key=lambda row: -(math.inf if row["last"] is None else row["last"]))
-    for row in ordered[:_MOST]:
-        name = clean(row["brick"], limit=60)
-        lines.append(Text(f"  {_number(row['first']):>10} → {_number(row['last']):<10}  {name}"))
-    return lines
+def _ms(value: Any) -> str:
+    return f"{value:9.3f}" if isinstance(value, (int, float)) else " " * 9
 
 
-def _log(value: float | None) -> float | None:
-    return None if value is None else math.log10(max(value, 1e-30))
+def _layers(rows: list[dict[str, Any]], width: int | None) -> list[Line]:
+    """All blocks as one picture of their last look, and the largest by name."""
+    if not rows:
+        return []
+    bars = sparks.sparkline((_log(row.get("last")) for row in rows), sparks.room(width, _INDENT))
+    steps = f"step {_step(rows[0], 'first_step')} and step {_step(rows[0], 'last_step')} below"
+    found = [Line(Text("  "), Text(f"{bars}  log max|grad|, first layer to last").append(f"  ({steps})", DIM))]
+    for row in sorted(rows, key=lambda row: -_size(row.get("last")))[:_MOST]:
+        label = f"  {sparks.number(row.get('first')):>10} → {sparks.number(row.get('last')):<10}  "
+        found.append(Line(Text(clean(label)), Text(clean(row.get("brick", ""), limit=60))))
+    return found
+
+
+def _step(row: dict[str, Any], name: str) -> str:
+    value = row.get(name)
+    return f"{value:,}" if isinstance(value, int) else "?"
+
+
+def _size(value: Any) -> float:
+    return value if isinstance(value, (int, float)) else math.inf
+
+
+def _log(value: Any) -> sparks.Cell:
+    return math.log10(max(value, 1e-30)) if isinstance(value, (int, float)) else "nan"
+
+
+REPORT = render

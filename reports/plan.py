@@ -16,7 +16,7 @@ from brickprof.contracts.verdicts import Severity, Verdict
 from brickprof.text import clean
 
 _MARKS = {Verdict.PASS: ("✓", "green"), Verdict.FAIL: ("✗", "red")}
-_BLANK = ("○", "yellow")
+_BLANK = ("○", "magenta")
 
 
 def render(document: Document, opinion: Opinion, console: Console) -> None:
@@ -28,7 +28,7 @@ def render(document: Document, opinion: Opinion, console: Console) -> None:
         _contract(judged, console)
     for key, near in opinion.misspelt:
         text = f"  ! {document.at(key)}: {clean(key)} is not a setting anybody knows. Did you mean {near}?"
-        console.print(Text(text, "yellow"), soft_wrap=True)
+        console.print(Text(text, "magenta"), soft_wrap=True)
     if opinion.unknown:
         names = ", ".join(clean(key) for key in opinion.unknown[:12])
         more = f" and {len(opinion.unknown) - 12} more" if len(opinion.unknown) > 12 else ""
@@ -40,7 +40,7 @@ def _contract(judged: Judged, console: Console) -> None:
     console.print(Text.assemble((f"  {mark} {judged.verdict.value:<14}", colour), judged.contract))
     for line in judged.lines:
         sign = {Severity.ERROR: "✗", Severity.WARNING: "!"}.get(line.severity, "·") if line.severity else "·"
-        style = {"✗": "red", "!": "yellow"}.get(sign, "")
+        style = {"✗": "red", "!": "magenta"}.get(sign, "")
         console.print(Text(f"      {sign} {clean(line.text)}", style), soft_wrap=True)
         if line.arithmetic:
             console.print(Text(f"          {clean(line.arithmetic)}", "dim"), soft_wrap=True)

@@ -48,7 +48,7 @@ def _line(record: Record) -> Text:
         for name, value in fields.items()
         if name not in hidden and value is not None and value != {}
     ]
-    head = Text(clean(_identity(record)), "bold").append(f"  step {record.step:,}", "dim")
+    head = Text().append(clean(_identity(record)), "bold").append(f"  step {record.step:,}", "dim")
     kind = f"  {clean(record.kind)}" if isinstance(record, Event) else ""
     return head.append(kind).append("\n    " + " · ".join(said) if said else "")
 

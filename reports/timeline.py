@@ -1,37 +1,27 @@
 """Where a step goes, as a picture of two lanes and a line of shares; and the kernels that took the device longest.
 
-Enters: a ``Run``. Leaves: facts (``facts``) and plain lines (``lines``). The lanes are drawn in letters, so that no
-meaning hangs on a colour.
+Enters: the ``run`` part of a diagnosis (``lines``, ``kernel_lines``), or spans (``kernels``). Leaves: facts and plain
+lines. The lanes are drawn in letters, so that no meaning hangs on a colour.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from brickprof.run.step_budget import IDLE, Lane, lanes, step_budget
+from brickprof.run.step_budget import IDLE
+from brickprof.run.step_budget import drawn as draw
 from brickprof.text import clean
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from brickprof.run import Run
+__all__ = ["TITLE", "draw", "kernel_lines", "kernels", "lines"]
 
-_WIDTH = 60
+TITLE = "Where a step goes    Forward, Backward, Optimizer, Loader, Transfer, Eval, Recompute, User; · idle"
 _MOST = 8
-_LETTERS = {
-    "loader": "L", "transfer": "T", "forward": "F", "recompute": "R", "eval": "E", "backward": "B", "optimizer": "O",
-    "user": "U",
-}  # fmt: skip
-
-
-def facts(run: Run) -> dict[str, Any]:
-    """The shares of a step, its lanes, and the kernels by their time on the device."""
-    spans = run.spans
-    return {
-        "step_budget": step_budget(spans),
-        "lanes": [{"name": each.name, "ms": each.length / 1e6, "drawn": draw(each)} for each in lanes(spans)],
-        "kernels": kernels(spans),
-    }
+_AROUND = 24
+"""Columns of a lane's line that are not its picture."""
+_LEAST = 12
 
 
 def kernels(spans: pd.DataFrame) -> list[dict[str, Any]]:
@@ -53,33 +43,28 @@ def kernels(spans: pd.DataFrame) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def draw(lane: Lane, width: int = _WIDTH) -> str:
-    """A letter for each part of the step that a phase had most of; a dot where nobody did."""
-    cells = []
-    for cell in range(width):
-        low, high = cell * lane.length / width, (cell + 1) * lane.length / width
-        shares: dict[str, float] = {}
-        for start, end, phase in lane.parts:
-            inside = min(end, high) - max(start, low)
-            if inside > 0:
-                shares[phase] = shares.get(phase, 0.0) + inside
-        phase = max(shares, key=lambda name: shares[name], default="")
-        cells.append(_LETTERS.get(phase, "·") if 2 * sum(shares.values()) > high - low else "·")
-    return "".join(cells)
-
-
-def lines(told: dict[str, Any]) -> list[str]:
+def lines(told: dict[str, Any], width: int | None = None) -> list[str]:
     """The budget and the lanes, for people."""
-    found = [f"{each['name']:<6} {each['drawn']}  {each['ms']:.2f} ms" for each in told["lanes"]]
+    found = [
+        f"{each['name']:<6} {_narrow(each['drawn'], width)}  {each['ms']:.2f} ms" for each in told.get("lanes") or ()
+    ]
     for name in ("host", "device"):
-        if shares := told["step_budget"].get(name):
+        if shares := (told.get("step_budget") or {}).get(name):
             parts = [f"{phase} {share:.0%}" for phase, share in shares.items() if share >= 0.005 or phase == IDLE]
             found.append(f"{name:<6} {' · '.join(parts)}")
     return found
 
 
+def _narrow(picture: str, width: int | None) -> str:
+    """As many of its letters, evenly spread, as there is room for."""
+    room = len(picture) if width is None else max(_LEAST, width - _AROUND)
+    if len(picture) <= room:
+        return picture
+    return "".join(picture[(2 * at + 1) * len(picture) // (2 * room)] for at in range(room))
+
+
 def kernel_lines(told: dict[str, Any]) -> list[str]:
     return [
         f"{row['share']:6.1%}  {row['mean_us']:9.1f} us  x{row['a_step']:,.0f} a step  {clean(row['kernel'], limit=80)}"
-        for row in told["kernels"][:_MOST]
+        for row in (told.get("kernels") or ())[:_MOST]
     ]

@@ -260,9 +260,9 @@ def test_the_table_stands_in_the_overview_and_in_the_report_of_a_run_that_is_slo
     healthy, slow = moving(row(2, ns=MS)).run(), moving(row(60, "clip.py:7\x1b[2J", ns=3 * MS)).run()
     diagnosis = diagnose(healthy)
     assert "train.py:9" not in shown(lambda console: terminal.render(diagnosis, console))
-    table = shown(lambda console: overview.render(healthy, diagnosis, console))
+    table = shown(lambda console: overview.render(diagnosis, console))
     assert "train.py:9  to device, pinned, the host goes on" in table and "8.19 kB" in table
     diagnosis = diagnose(slow)
     report = shown(lambda console: terminal.render(diagnosis, console))
     assert "60.0x" in report and "\x1b" not in report
-    assert shown(lambda console: overview.render(slow, diagnosis, console)).count("60.0x") == 1
+    assert shown(lambda console: overview.render(diagnosis, console)).count("60.0x") == 1

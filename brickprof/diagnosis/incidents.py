@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from brickprof.contracts.verdicts import Severity, Violation
+from brickprof.rules.obligations import WHAT as OBLIGATION
 
 _RANKING = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 ENDINGS = frozenset({"crashed", "exited"})
@@ -40,7 +41,8 @@ class Incident:
     @property
     def seen(self) -> Violation:
         """What a person would notice first."""
-        return self.symptoms[0] if self.symptoms and self.lead.mechanism else self.lead
+        noticed = self.symptoms[0] if self.symptoms and self.lead.mechanism else self.lead
+        return self.lead if noticed.what == OBLIGATION else noticed
 
     @property
     def severity(self) -> Severity:
@@ -93,6 +95,8 @@ def _leader(violation: Violation, ordered: list[Violation]) -> Violation | None:
 def _explains(lead: Violation, other: Violation) -> bool:
     if lead.severity is Severity.INFO:
         return False
+    if OBLIGATION in (lead.what, other.what):
+        return lead.what != OBLIGATION and lead.contract in other.details.get("about", ())
     if not lead.mechanism:
         begun = lead.first_step <= max(other.detected_step, other.first_step) or _led_up_to(other, lead)
         lasting = not lead.details.get("recovered")
@@ -109,7 +113,8 @@ def _led_up_to(other: Violation, lead: Violation) -> bool:
 
 def _noticed_first(violation: Violation) -> tuple[int, int, int, int]:
     """Damage to the numbers is noticed before a bad end, the graver before the lighter, and a mechanism by nobody."""
-    return violation.mechanism, violation.what in ENDINGS, _RANKING[violation.severity], violation.first_step
+    late = violation.mechanism or violation.what == OBLIGATION
+    return late, violation.what in ENDINGS, _RANKING[violation.severity], violation.first_step
 
 
 def _is_damage(violation: Violation) -> bool:

@@ -106,10 +106,22 @@ class Finding:
             }
         )
 
+    def _repr_html_(self) -> str:
+        return _shown("cards", "finding", self)
+
+    def _repr_markdown_(self) -> str:
+        return _shown("words", "markdown_of_finding", self)
+
+    def __repr__(self) -> str:
+        return _shown("words", "line_of_finding", self)
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The verdict on one run. Printed, it is the report; ``to_dict()`` is diagnosis.json."""
+    """The verdict on one run, its findings (the one to fix first on top) and what became of each contract.
+
+    Printed, it is the report; in a notebook it shows itself with pictures; ``to_dict()`` is diagnosis.json.
+    """
 
     verdict: Verdict
     run: dict[str, Any] = field(default_factory=dict)
@@ -119,9 +131,11 @@ class Diagnosis:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
+        """The findings that broke the training; the others are warnings and notes."""
         return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain data, as diagnosis.json holds it: strict JSON, no NaN."""
         return {
             "schema": self.schema,
             "verdict": self.verdict.value,
@@ -132,6 +146,7 @@ class Diagnosis:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Diagnosis:
+        """What ``to_dict()`` gave, as it was."""
         try:
             if fields["schema"] != SCHEMA:
                 raise UnreadableInput(
@@ -152,6 +167,7 @@ class Diagnosis:
 
     @classmethod
     def read(cls, file: Path) -> Diagnosis:
+        """The diagnosis in a ``diagnosis.json``."""
         try:
             fields = json.loads(file.read_text("utf-8"))
         except (OSError, ValueError) as error:
@@ -163,12 +179,26 @@ class Diagnosis:
         yield plugins.load("brickprof.reports", "terminal").renderable(self, options)
 
     def _repr_html_(self) -> str:
-        html: str = plugins.load("brickprof.reports", "terminal").html(self)
-        return html
+        return _shown("cards", "diagnosis", self)
+
+    def _repr_markdown_(self) -> str:
+        return _shown("words", "markdown_of_diagnosis", self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """IPython on a terminal: the report, or a line where it stands inside something else."""
+        printer.text(str(self) if len(printer.stack) <= 1 else repr(self))
 
     def __str__(self) -> str:
         text: str = plugins.load("brickprof.reports", "terminal").text(self)
         return text
+
+    def __repr__(self) -> str:
+        return _shown("words", "line_of_diagnosis", self)
+
+
+def _shown(module: str, how: str, what: Any) -> str:
+    told: str = getattr(plugins.load("brickprof.notebook", module), how)(what)
+    return told
 
 
 def _ids(fields: dict[str, Any]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ looked at. Causal order inside a step is ``brickprof.rules.causality``'s.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from brickprof.bricks import Brick
@@ -26,8 +27,18 @@ class Level:
     """The first and the latest finite absmax of one tensor's gradient."""
 
     first: Point
-    last: Point
     brick: Brick
+    latest: Sample
+
+    @property
+    def last(self) -> Point:
+        return _unscaled(self.latest)
+
+
+def _unscaled(sample: Sample) -> Point:
+    """The largest gradient of a sample, without the loss scale."""
+    scale = sample.scale if sample.scale and sample.scale > 0 else 1.0
+    return Point(sample.step, (sample.absmax or 0.0) / scale, sample.id, sample.tensor)
 
 
 class Moves:
@@ -87,6 +98,7 @@ class Timeline:
         self.coordinates: dict[int, dict[str, int]] = {}
         self.ended: Event | None = None
         self.compiled = False
+        self._handlers: dict[str, Callable[[Event], None] | None] = {}
 
     def feed(self, record: Record) -> None:
         if isinstance(record, Event):
@@ -102,7 +114,9 @@ class Timeline:
             self.depth.feed(record)
 
     def _event(self, event: Event) -> None:
-        handle = getattr(self, f"_on_{event.kind}", None)
+        if event.kind not in self._handlers:
+            self._handlers[event.kind] = getattr(self, f"_on_{event.kind}", None)
+        handle = self._handlers[event.kind]
         if handle is not None:
             handle(event)
 
@@ -186,14 +200,14 @@ class Timeline:
     def _grad(self, sample: Sample, finite: bool) -> None:
         if sample.absmax is None or not finite or not math.isfinite(sample.absmax):
             return
-        scale = sample.scale if sample.scale and sample.scale > 0 else 1.0
-        point = Point(sample.step, sample.absmax / scale, sample.id, sample.tensor)
         known = self.grads.get((sample.rank, sample.tensor))
         if known is not None:
-            known.last = point
+            known.latest = sample
         elif len(self.grads) < _MOST_TENSORS:
             brick = self.names.tensor(sample.rank, sample.tensor).brick
-            self.grads[sample.rank, sample.tensor] = Level(point, point, brick if brick.path else sample.brick)
+            self.grads[sample.rank, sample.tensor] = Level(
+                _unscaled(sample), brick if brick.path else sample.brick, sample
+            )
 
     def _output(self, sample: Sample, finite: bool) -> None:
         if finite and sample.absmax is not None and math.isfinite(sample.absmax):

@@ -14,6 +14,7 @@ the CRC-32 of the message with these eight digits as zeros.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -43,6 +44,7 @@ _CRC_AT = _BLANK.index("crc=") + 4
 _ZEROS = b"00000000"
 _CONTINUATION = b"\xff\xff\xff\xff"
 _END_OF_STREAM = 8
+_PIECE, _LEAST = 2**24, 2**12
 
 
 class Frame(NamedTuple):
@@ -126,7 +128,7 @@ def batch_frame(name: str, rows: Sequence[tuple[Any, ...]], seq: int) -> Sealed:
     return Sealed(_sealed(message, seq, len(rows), first, last), len(rows), first, last)
 
 
-def frames(data: bytes, at: int = 0) -> Iterator[Frame]:
+def frames(data: bytes | bytearray, at: int = 0) -> Iterator[Frame]:
     """The frames of a file that are exactly what was written, in order."""
     view = memoryview(data)
     found = data.find(_MARK, at)
@@ -138,33 +140,122 @@ def frames(data: bytes, at: int = 0) -> Iterator[Frame]:
         found = data.find(_MARK, frame.end if frame else found + 1)
 
 
-def read_table(path: Path, columns: Any) -> tuple[Any, Damage]:
-    """Every whole row of a file as a table with the schema ``columns``, and what was lost."""
+def read_table(path: Path, columns: Any, piece: int = _PIECE) -> tuple[Any, Damage]:
+    """Every whole row of a file as a table with the schema ``columns``, and what was lost.
+
+    Read ``piece`` by piece, each made small before the next is read: columns that nobody filled take no memory.
+    """
     path = Path(path)
+    reader = _Reader(columns)
     try:
-        data = path.read_bytes()
+        with path.open("rb", buffering=0) as stream:
+            while reader.take(stream, piece):
+                pass
     except FileNotFoundError:
-        return columns.empty_table(), Damage(shown(path))
-    opening: bytes | None = None
-    whole: list[Frame] = []
-    gaps: list[tuple[int, int]] = []
-    at = 0
-    for frame in frames(data):
-        if frame.start > at:
-            gaps.append((at, frame.start))
-        at = frame.end
-        if frame.seq == 0:
-            opening = opening or data[frame.start : frame.end]
-        else:
-            whole.append(frame)
-    if at < len(data):
-        gaps.append((at, len(data)))
-    table, unreadable = _decoded(data, opening, whole, columns)
-    lost = sum(end - start for start, end in gaps) + sum(frame.end - frame.start for frame in unreadable)
-    records = _rows_in(data, gaps)
-    if records is not None:
-        records += sum(frame.rows for frame in unreadable)
-    return table, Damage(shown(path), lost, records)
+        return empty(columns), Damage(shown(path))
+    return reader.table, Damage(shown(path), reader.lost, reader.records)
+
+
+class _Reader:
+    """The frames of a file, piece by piece. A piece lies behind the file's opening, so that it is a stream itself."""
+
+    def __init__(self, columns: Any) -> None:
+        self.lost = 0
+        self.records: int | None = 0
+        """Rows that were lost; None where nobody can tell."""
+        self._columns = columns
+        self._opening = b""
+        self._rest: bytes | bytearray = b""
+        self._tables: list[Any] = []
+
+    def take(self, stream: Any, size: int) -> bool:
+        """The frames of the next piece; whether there was one."""
+        ahead = os.fstat(stream.fileno()).st_size - stream.tell()
+        before, filled = len(self._opening), len(self._opening) + len(self._rest)
+        data = bytearray(filled + min(size, max(ahead, _LEAST)))
+        data[:before] = self._opening
+        data[before:filled] = self._rest
+        got = stream.readinto(memoryview(data)[filled:])
+        if not got:
+            self._gap(self._rest, 0, len(self._rest))
+            return False
+        del data[filled + got :]
+        self._frames(data, before)
+        return True
+
+    def _frames(self, data: bytearray, at: int) -> None:
+        whole: list[Frame] = []
+        for frame in frames(data, at):
+            self._gap(data, at, frame.start)
+            at = frame.end
+            if frame.seq == 0:
+                self._opening = self._opening or bytes(data[frame.start : frame.end])
+            else:
+                whole.append(frame)
+        self._rest = data[at:]  # a frame whose end is yet to come, or damage
+        if whole:
+            self._decode(data, whole)
+
+    @property
+    def table(self) -> Any:
+        import pyarrow as pa
+
+        return pa.concat_tables(self._tables) if self._tables else empty(self._columns)
+
+    def _gap(self, data: bytes | bytearray, start: int, end: int) -> None:
+        """Counts what is damaged: its rows by the headers that can still be read in it."""
+        if start >= end:
+            return
+        headers = list(_TEXT.finditer(data, start, end))
+        self.lost += end - start
+        rows = sum(int(header[5]) for header in headers) if headers else None
+        self._lose(rows)
+
+    def _lose(self, rows: int | None) -> None:
+        self.records = None if self.records is None or rows is None else self.records + rows
+
+    def _decode(self, data: bytearray, whole: list[Frame]) -> None:
+        table, unreadable = _decoded(data, self._opening, whole, self._columns)
+        for frame in unreadable:
+            self.lost += frame.end - frame.start
+            self._lose(frame.rows)
+        if table.num_rows:
+            self._tables.append(_compact(table))
+
+
+def _compact(table: Any) -> Any:
+    """``table`` on its own, without the bytes it was read from; a column of nothing shares one buffer."""
+    import pyarrow as pa
+
+    joined = [
+        _nothing(column.type, len(column))
+        if column.null_count == len(column)
+        else pa.chunked_array([column.combine_chunks()])
+        for column in table.columns
+    ]
+    return pa.Table.from_arrays(joined, schema=table.schema)
+
+
+@cache
+def _nulls(kind: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.nulls(MOST_ROWS, type=kind)
+
+
+def _nothing(kind: Any, rows: int) -> Any:
+    import pyarrow as pa
+
+    full, rest = divmod(rows, MOST_ROWS)
+    nothing = _nulls(kind)
+    return pa.chunked_array([*[nothing] * full, *([nothing.slice(0, rest)] if rest else [])], type=kind)
+
+
+def empty(columns: Any) -> Any:
+    """A table with no rows; ``Schema.empty_table`` would import pandas for it."""
+    import pyarrow as pa
+
+    return pa.Table.from_batches([], columns)
 
 
 def parse_frames(data: bytes, columns: Any, after: int = 0) -> tuple[Any, int, int]:
@@ -192,7 +283,7 @@ def _sealed(message: bytearray, seq: int, rows: int, first: int, last: int) -> b
     return bytes(message)
 
 
-def _frame_at(data: bytes, view: memoryview, at: int, floor: int) -> Frame | None:
+def _frame_at(data: bytes | bytearray, view: memoryview, at: int, floor: int) -> Frame | None:
     """The frame whose text stands at ``at``, if it is whole and starts no earlier than ``floor``."""
     text = _TEXT.match(data, at)
     if not text:
@@ -208,24 +299,15 @@ def _frame_at(data: bytes, view: memoryview, at: int, floor: int) -> Frame | Non
     return Frame(start, end, int(text[3]), int(text[5]), int(text[6]), int(text[7]))
 
 
-def _rows_in(data: bytes, gaps: list[tuple[int, int]]) -> int | None:
-    """How many rows the damaged stretches held, by the headers that can still be read in them."""
-    total = 0
-    for start, end in gaps:
-        headers = list(_TEXT.finditer(data, start, end))
-        if not headers:
-            return None
-        total += sum(int(header[5]) for header in headers)
-    return total
-
-
-def _decoded(data: bytes, opening: bytes | None, whole: list[Frame], columns: Any) -> tuple[Any, list[Frame]]:
+def _decoded(
+    data: bytes | bytearray, opening: bytes | None, whole: list[Frame], columns: Any
+) -> tuple[Any, list[Frame]]:
     import pyarrow as pa
 
     head = opening or _serialised(columns)
     view = memoryview(data)
     contiguous = all(a.end == b.start for a, b in pairwise(whole))
-    if opening and contiguous and whole and whole[0].start == len(opening):
+    if opening and contiguous and whole and whole[0].start == len(opening) and view[: len(opening)] == opening:
         stream = view[: whole[-1].end]
     else:
         stream = memoryview(b"".join([head, *(view[frame.start : frame.end] for frame in whole)]))
@@ -239,7 +321,7 @@ def _one_by_one(view: memoryview, head: bytes, whole: list[Frame], columns: Any)
     """The slow way: for frames that carry the right checksum and still do not decode."""
     import pyarrow as pa
 
-    tables, unreadable = [columns.empty_table()], []
+    tables, unreadable = [empty(columns)], []
     for frame in whole:
         try:
             stream = head + bytes(view[frame.start : frame.end])

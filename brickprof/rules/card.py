@@ -42,6 +42,7 @@ class _Reason:
 
 class Utilisation:
     contract = "C-UTILISATION-001"
+    hears = (Span,)
 
     def __init__(self) -> None:
         self._transfers: dict[int, Counter[int]] = {}

@@ -8,7 +8,7 @@ live run with it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,7 +17,7 @@ from brickprof.contracts.schema import Contract
 from brickprof.contracts.terms import Terms
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, together
 from brickprof.records import Event, Record
-from brickprof.rules import log_lacks
+from brickprof.rules import log_lacks, obligations
 from brickprof.rules.story import Story
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ class Rule(Protocol):
 
 
 class Listener(Protocol):
-    """A rule that follows the records one by one, because their order is what it is about."""
+    """A rule that follows the records one by one, because their order is what it is about.
+
+    One that follows some kinds of records only says so in ``hears``: ``(Span,)``, or ``(Event, Sample)``.
+    """
 
     contract: str
 
@@ -56,6 +59,7 @@ class Engine:
         self.notes: tuple[str, ...] = ()
         self._rules = list(rules) if rules is not None else self._found()
         self._failed: dict[int, str] = {}
+        self._hearing: dict[type, list[tuple[int, Any]]] = {}
         self._feeds = [(place, rule.feed) for place, rule in enumerate(self._rules) if hasattr(rule, "feed")]
 
     def _found(self) -> list[Any]:
@@ -77,11 +81,18 @@ class Engine:
         """Only for those who follow records one by one: the story has it already."""
         if isinstance(record, Event) and record.kind == "log":
             self._feeds = [(place, feed) for place, feed in self._feeds if self._concerns(self._rules[place])]
-        for place, feed in self._feeds:
+            self._hearing = {}
+        kind = type(record)
+        if kind not in self._hearing:
+            self._hearing[kind] = [(place, feed) for place, feed in self._feeds if self._hears(place, kind)]
+        for place, feed in self._hearing[kind]:
             try:
                 feed(record)
             except Exception as error:
                 self._fails(place, error)
+
+    def _hears(self, place: int, kind: type) -> bool:
+        return issubclass(kind, getattr(self._rules[place], "hears", object))
 
     def results(self, run: Run | None = None) -> list[ContractResult]:
         """One result for each contract: several rules may watch one, each an obligation of it."""
@@ -95,7 +106,17 @@ class Engine:
             for name in dict.fromkeys(rule.contract for rule in self._rules):
                 if name not in found:
                     found[name] = log_lacks.unread(self.terms.contract(name))
+        for name in self.terms.own:
+            if name not in found:
+                found[name] = self._on_terms(self._own(name, found))
         return list(found.values())
+
+    def _own(self, name: str, others: Mapping[str, ContractResult]) -> ContractResult:
+        """A contract of the user's own: no rule stands behind it, its formulas say what is meant."""
+        try:
+            return obligations.result(self.terms.contract(name), self.story, others)
+        except Exception as error:
+            return ContractResult(name, Verdict.NOT_EVALUATED, why=f"the rule failed: {type(error).__name__}: {error}")
 
     def _concerns(self, rule: Any) -> bool:
         told_by = getattr(rule, "told_by", "capture")
@@ -125,6 +146,7 @@ class Engine:
     def _fails(self, place: int, error: Exception) -> None:
         self._failed[place] = f"{type(error).__name__}: {error}"
         self._feeds = [(other, feed) for other, feed in self._feeds if other != place]
+        self._hearing = {}
 
 
 def read(run: Run, terms: Terms | None = None) -> Engine:

@@ -130,14 +130,15 @@ class GradFlow:
         if sample.absmax == 0.0 and not sample.nan:
             self._lacks(key, sample.step, sample.rank, sample.id, none=sample.numel == 0)
         else:
-            self._flows(key, sample.step, sample.id)
+            self._flows(key, sample)
 
-    def _flows(self, key: Key, step: int, evidence: str) -> None:
-        self._suspects.pop(key, None)
-        self._flowing.setdefault(key, evidence)
+    def _flows(self, key: Key, sample: Sample) -> None:
+        if key not in self._flowing:
+            self._suspects.pop(key, None)
+            self._flowing[key] = sample.id
         alive = self._alive.setdefault(key[0], {})
         if len(alive) < _MOST_STEPS:
-            alive[step] = None
+            alive[sample.step] = None
 
     def _lacks(self, key: Key, step: int, rank: int, evidence: str, *, none: bool) -> None:
         if key in self._flowing:

@@ -36,6 +36,8 @@ class Look:
     applieds: list[Event] = field(default_factory=list)
     update: Event | None = None
     """The first update of the step."""
+    _reckoned: dict[str, float | None] = field(default_factory=dict, repr=False, compare=False)
+    """Norms that somebody asked for: several rules do, of ten thousand looks."""
 
     @property
     def applied(self) -> Event | None:
@@ -56,6 +58,11 @@ class Look:
     @property
     def before(self) -> float | None:
         """The norm as backward left it."""
+        if "before" not in self._reckoned:
+            self._reckoned["before"] = self._before()
+        return self._reckoned["before"]
+
+    def _before(self) -> float | None:
         used = self._used()
         if used is not None and self.coefficient:
             return used / self.coefficient
@@ -66,6 +73,11 @@ class Look:
     @property
     def after(self) -> float | None:
         """The norm as the optimizer used it: seen there, or reckoned from what it was multiplied by."""
+        if "after" not in self._reckoned:
+            self._reckoned["after"] = self._after()
+        return self._reckoned["after"]
+
+    def _after(self) -> float | None:
         used = self._used()
         if used is not None:
             return used

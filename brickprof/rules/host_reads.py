@@ -16,7 +16,7 @@ import numpy as np
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
-from brickprof.records import Event, Record
+from brickprof.records import Event, Record, Span
 from brickprof.rules import outcomes, traffic, wording
 from brickprof.rules.compiled_copies import Unplaced, functions
 from brickprof.rules.names import whole
@@ -69,6 +69,7 @@ class _Loop:
 
 class Transfers:
     contract = "C-GPUTRAIN-002"
+    hears = (Span,)
 
     def __init__(self) -> None:
         self._bricks = Bricks()

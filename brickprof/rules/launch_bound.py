@@ -45,6 +45,7 @@ class Bound:
 
 class LaunchBound:
     contract = "C-UTILISATION-001"
+    hears = (Span,)
 
     def __init__(self) -> None:
         self._times: dict[int, list[int]] = {}

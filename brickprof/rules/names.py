@@ -161,6 +161,8 @@ def whole(value: Any, otherwise: int = 0) -> int:
 
 def number(value: Any) -> float | None:
     """``value`` where it is a number, finite or not."""
+    if type(value) is float:
+        return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     return None

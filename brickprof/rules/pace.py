@@ -33,6 +33,7 @@ _WHOLE = ("backward", "optimizer", "loader")
 
 class Budget:
     contract = "C-BUDGET-001"
+    hears = (Span,)
 
     def __init__(self) -> None:
         self._bricks: dict[tuple[int, Brick], Times] = {}

@@ -43,6 +43,7 @@ class _Memory:
 
 class Process:
     contract = "C-PROCESS-001"
+    hears = (Event,)
     told_by = "any"
 
     def __init__(self) -> None:

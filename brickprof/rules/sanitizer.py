@@ -72,6 +72,7 @@ _NO_ACCESS = ("api", "leak")
 
 class _Sanitized:
     contract = ""
+    hears = (Span,)
     tools: tuple[str, ...] = ()
     kinds: dict[str, _Kind] = {}  # noqa: RUF012 - read only, by error
     looked = ""

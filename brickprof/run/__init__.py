@@ -10,13 +10,17 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from heapq import merge
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from brickprof import plugins
 from brickprof.journal import PROCESS, PROCESS_RANK, Damage, rank_folders, read_meta
 from brickprof.records import Event, Record, RunMeta
 from brickprof.run import evidence, saving, tables
 from brickprof.run.parts import Part, of_folder, of_records, time_of
 from brickprof.run.places import locate
+from brickprof.run.state import State
+from brickprof.run.state import state as state_of
+from brickprof.text import clean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,17 +36,21 @@ class Run:
         self.path = path
         self._parts = parts
         self._meta_damage = Damage("meta.json")
+        self.files: State = {}
+        """The files of its folder as they stood before anything was read of them."""
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
         """The run in a folder, alone in a folder, or whose name ends in ``path``."""
         folder = locate(path)
+        files = state_of(folder)
         meta, damage = read_meta(folder)
         parts = {rank: of_folder(rank, home) for rank, home in rank_folders(folder).items()}
         if (folder / PROCESS).exists():
             parts[PROCESS_RANK] = of_folder(PROCESS_RANK, folder)
         run = cls(meta, dict(sorted(parts.items())), folder)
         run._meta_damage = damage
+        run.files = files
         return run
 
     @classmethod
@@ -78,10 +86,12 @@ class Run:
 
     @cached_property
     def loss(self) -> pd.DataFrame:
+        """The loss of every step and micro-batch: step, micro, value, scale, rank, time, ..."""
         return tables.loss_frame(self._parts.values())
 
     @cached_property
     def lr(self) -> pd.DataFrame:
+        """The learning rate of every update: step, optimizer, group, value, rank, time."""
         return tables.lr_frame(self._parts.values())
 
     @cached_property
@@ -91,10 +101,12 @@ class Run:
 
     @cached_property
     def bricks(self) -> pd.DataFrame:
+        """Every brick by its number and name."""
         return tables.bricks_frame(self._parts.values(), qualified=self.qualified)
 
     @cached_property
     def tensors(self) -> pd.DataFrame:
+        """Every parameter: name, model, brick, shape, dtype, device, trainable, alias_of."""
         return tables.tensors_frame(self._parts.values(), qualified=self.qualified)
 
     @cached_property
@@ -146,8 +158,8 @@ class Run:
         steps, and of steps around anything that is not finite, are always there.
         """
         parts = [part for part in self._parts.values() if rank is None or part.rank == rank]
-        streams = (part.records(qualified=self.qualified, thinned=thinned) for part in parts)
-        return merge(*streams, key=time_of)
+        streams = [part.records(qualified=self.qualified, thinned=thinned) for part in parts]
+        return streams[0] if len(streams) == 1 else merge(*streams, key=time_of)
 
     def find(self, identity: str) -> list[Record]:
         """The records that an evidence id names (see ``brickprof.run.evidence``)."""
@@ -175,6 +187,20 @@ class Run:
     def _ranks_or_none(self) -> list[Part]:
         return list(self._parts.values()) or list(of_records([Event("note", 0)]).values())
 
+    # How it looks in a notebook is said where reports stand, to the right of this module: asked for by name.
+    @property
+    def plot(self) -> Any:
+        """Figures (plotly): ``run.plot.loss()``, ``.gradients()``, ``.updates()``, ``.timeline()``, ``.ranks()``."""
+        return plugins.load("brickprof.notebook", "plots").Plots(self)
+
+    def _repr_html_(self) -> str:
+        html: str = plugins.load("brickprof.notebook", "cards").run(self)
+        return html
+
     def __repr__(self) -> str:
         ranks = sum(rank >= 0 for rank in self._parts)
-        return f"<Run {self.meta.run_id}: {self.steps} steps, {ranks} ranks>"
+        return f"<Run {clean(self.meta.run_id)}: {_count(self.steps, 'step')}, {_count(ranks, 'rank')}>"
+
+
+def _count(number: int, of: str) -> str:
+    return f"{number:,} {of}{'s' * (number != 1)}"

@@ -13,7 +13,7 @@ from heapq import merge
 from pathlib import Path
 from typing import Any
 
-from brickprof.bricks import Coordinates
+from brickprof.bricks import Brick, Coordinates
 from brickprof.journal import (
     EVENTS,
     PROCESS,
@@ -28,6 +28,7 @@ from brickprof.journal import (
     read_table,
     schema,
 )
+from brickprof.journal.frames import empty
 from brickprof.records import PHASES, ROLES, Event, Record, Sample, Span
 from brickprof.run.names import NAMED_LATER, Names
 from brickprof.run.thinning import thin_samples
@@ -91,19 +92,27 @@ class Part:
         table, timed = self.samples[0], self.spans[0]
         if thinned:
             table, timed = thin_samples(table), timed.slice(0, _MOST_SPANS)
-        samples = self.as_samples(table.sort_by("time_ns"), qualified=qualified)
-        spans = self.as_spans(timed.sort_by("start_ns"))
-        return merge(events, samples, spans, key=time_of)
+        streams: list[Iterable[Record]] = [events]
+        if table.num_rows:
+            streams.append(self.as_samples(table.sort_by("time_ns"), qualified=qualified))
+        if timed.num_rows:
+            streams.append(self.as_spans(timed.sort_by("start_ns")))
+        return merge(*streams, key=time_of) if len(streams) > 1 else iter(events)
 
     def as_samples(self, table: Any, *, qualified: bool) -> Iterator[Sample]:
         """The rows of a table with the columns of samples, as records."""
         names, rank = self.names, self.rank
+        known: dict[tuple[int, int], tuple[Brick, str]] = {}
         for (
             time_ns, step, micro, brick_number, tensor_number, role, numel, nan, inf, absmax, l2, mean,
             zero_fraction, ratio, checksum, scale, histogram,
         ) in _rows(table):  # fmt: skip
-            brick = names.brick(brick_number)
-            tensor = names.tensor(tensor_number).shown(qualified=qualified) or brick.name(qualified=qualified)
+            place = (brick_number, tensor_number)
+            if place not in known:
+                brick = names.brick(brick_number)
+                named = names.tensor(tensor_number).shown(qualified=qualified) or brick.name(qualified=qualified)
+                known[place] = brick, named
+            brick, tensor = known[place]
             bins = None if histogram is None else tuple(histogram)
             yield Sample(
                 brick, tensor, word_of(ROLES, role), step, numel, nan, inf, absmax, l2, mean, zero_fraction,
@@ -231,7 +240,7 @@ def as_table(name: str, rows: list[tuple[Any, ...]]) -> Any:
 
     columns = schema(name)
     if not rows:
-        return columns.empty_table()
+        return empty(columns)
     arrays = [pa.array(values, type=field.type) for values, field in zip(zip(*rows, strict=True), columns, strict=True)]
     return pa.table(arrays, schema=columns)
 
@@ -246,6 +255,8 @@ def _values(column: Any) -> list[Any]:
     """What ``column.to_pylist()`` gives, by way of numpy, which takes a tenth of the time."""
     import pyarrow as pa
 
+    from brickprof.run.columns import numbers, present, whole
+
     if column.null_count == len(column):
         return [None] * len(column)
     if pa.types.is_fixed_size_list(column.type):
@@ -253,18 +264,19 @@ def _values(column: Any) -> list[Any]:
     if not pa.types.is_primitive(column.type):
         found: list[Any] = column.to_pylist()
         return found
-    values: list[Any] = column.fill_null(0).to_numpy().tolist()
-    if column.null_count:
-        missing = column.is_null().to_numpy().tolist()
-        return [None if gone else value for value, gone in zip(values, missing, strict=True)]
-    return values
+    values: list[Any] = (numbers if pa.types.is_floating(column.type) else whole)(column).tolist()
+    if not column.null_count:
+        return values
+    return [value if there else None for value, there in zip(values, present(column).tolist(), strict=True)]
 
 
 def _lists(column: Any) -> list[Any]:
+    from brickprof.run.columns import present, whole
+
     array = column.combine_chunks()
-    flat = array.flatten().to_numpy(zero_copy_only=False)  # without those that are missing
-    present = iter(flat.reshape(-1, array.type.list_size).tolist())
-    return [next(present) if valid else None for valid in array.is_valid().to_numpy(zero_copy_only=False)]
+    flat = whole(array.flatten())  # without those that are missing
+    lists = iter(flat.reshape(-1, array.type.list_size).tolist())
+    return [next(lists) if there else None for there in present(array).tolist()]
 
 
 def word_of(words: tuple[str, ...], number: int) -> str:

@@ -17,8 +17,11 @@ def thin_samples(table: Any, enough: int = _ENOUGH) -> Any:
         return table
     import numpy as np
 
-    steps = table["step"].to_numpy()
-    looked, rows = np.unique(steps, return_inverse=True)
+    from brickprof.run.columns import distinct, whole
+    from brickprof.run.columns import rows as kept_rows
+
+    steps = whole(table["step"])
+    looked, rows = distinct(steps)
     keep = np.zeros(len(looked), bool)
     keep[:_HEAD] = keep[-_TAIL:] = True
     for place in np.unique(rows[_broken(table)])[:64]:
@@ -26,10 +29,12 @@ def thin_samples(table: Any, enough: int = _ENOUGH) -> Any:
     room = max(enough - int(np.isin(rows, np.flatnonzero(keep)).sum()), 0)
     stride = max(1, int(np.ceil(len(looked) * (table.num_rows / len(looked)) / max(room, 1))))
     keep[::stride] = True
-    return table.filter(keep[rows])
+    return kept_rows(table, keep[rows])
 
 
 def _broken(table: Any) -> Any:
     """Which samples hold something that is not finite."""
-    counts = [table[name].fill_null(0).to_numpy() > 0 for name in ("nan", "inf")]
+    from brickprof.run.columns import whole
+
+    counts = [whole(table[name]) > 0 for name in ("nan", "inf")]
     return counts[0] | counts[1]

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from brickprof.bricks import Brick
 from brickprof.records import Sample
+from brickprof.run.columns import distinct
 
 Floats = npt.NDArray[np.float64]
 STATISTICS = ("numel", "nan", "inf", "absmax", "l2", "mean", "zero_fraction", "ratio", "checksum", "scale")
@@ -176,7 +177,7 @@ class Columns:
     def _made(self) -> Grid:
         self._chunks = [_joined(self._chunks)]
         where, places, columns, sums = self._chunks[0]
-        steps, rows = np.unique(where, return_inverse=True)
+        steps, rows = distinct(where)
         shape = len(steps), len(self._tensors)
         full = len(rows) == shape[0] * shape[1]
         ordered = full and bool(np.array_equal(rows * shape[1] + places, np.arange(len(rows))))

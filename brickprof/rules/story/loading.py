@@ -13,6 +13,7 @@ import numpy as np
 
 from brickprof.records import ROLES
 from brickprof.rules.story.grids import STATISTICS, Source
+from brickprof.run.columns import numbers, whole
 
 if TYPE_CHECKING:
     from brickprof.rules.story import Story
@@ -38,7 +39,7 @@ def _samples(story: Story, part: Part, *, qualified: bool) -> None:
     table = part.samples[0]
     if not table.num_rows:
         return
-    roles = table["role"].fill_null(-1).to_numpy()
+    roles = _whole(table, "role", -1)
     measured = [name for name in STATISTICS if name != "checksum" and table[name].null_count < table.num_rows]
     known = table["checksum"].null_count < table.num_rows
     checksums = _whole(table, "checksum", -1) if known else None
@@ -65,14 +66,16 @@ def _places(part: Part, kept: Any, tensors: Any, bricks: Any, *, qualified: bool
         brick = names.brick(brick_number)
         name = names.tensor(tensor_number).shown(qualified=qualified) or brick.name(qualified=qualified)
         columns.append(kept.place(name, brick))
-    return np.asarray(columns, np.int64)[np.searchsorted(pairs, keys)]
+    if not countable:
+        return np.asarray(columns, np.int64)[np.searchsorted(pairs, keys)]
+    known = np.zeros(int(keys.max(initial=0)) + 1, np.int64)
+    known[pairs] = columns
+    return known[keys]
 
 
 def _whole(table: Any, name: str, missing: int = 0) -> Any:
-    return table[name].fill_null(missing).to_numpy().astype(np.int64, copy=False)
+    return whole(table[name], missing)
 
 
 def _numbers(table: Any, name: str, mask: Any) -> Any:
-    import pyarrow as pa
-
-    return table[name].cast(pa.float64()).fill_null(np.nan).to_numpy()[mask]
+    return numbers(table[name])[mask]

@@ -6,6 +6,9 @@ findings in the order in which to fix them.
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,10 +21,12 @@ from brickprof.contracts.verdicts import Severity, Verdict, Violation, overall
 from brickprof.diagnosis import summary, whys
 from brickprof.diagnosis.card_facts import card_facts
 from brickprof.diagnosis.case import Case
+from brickprof.diagnosis.course_facts import course_facts
 from brickprof.diagnosis.hypotheses import Hypothesis, best
 from brickprof.diagnosis.incidents import Incident, incidents
-from brickprof.diagnosis.log_facts import log_facts
+from brickprof.diagnosis.log_facts import log_facts, speaks_of_training
 from brickprof.diagnosis.model import Diagnosis, Finding
+from brickprof.diagnosis.time_facts import time_facts
 from brickprof.diagnosis.timeline import Timeline
 from brickprof.diagnosis.transfer_facts import transfer_facts
 from brickprof.records import Record
@@ -39,9 +44,22 @@ _NUMBERS = frozenset({"nonfinite", "exploding", "diverged", "spike", "no-gradien
 
 def diagnose(run: Run, terms: Terms | None = None) -> Diagnosis:
     """What became of ``run``, on the terms it was started with unless others are given."""
-    doctor = Doctor(terms or Terms.recorded(run.meta.extra))
-    doctor.read(run)
-    return doctor.diagnosis(run)
+    with _uncollected():
+        doctor = Doctor(terms or Terms.recorded(run.meta.extra))
+        doctor.read(run)
+        return doctor.diagnosis(run)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without looking for cycles in garbage: records by the ten thousand hold none, and each look is over them all."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 class Doctor:
@@ -70,12 +88,14 @@ class Doctor:
         findings = [self._finding(place, found, case) for place, found in enumerate(incidents(violations), start=1)]
         contracts = tuple(replace(result, violations=()) for result in results if result.id)
         verdict = overall(result.verdict for result in contracts)
-        if verdict is Verdict.PASS and not self.engine.story.trained:
+        if verdict is Verdict.PASS and not (self.engine.story.trained or speaks_of_training(self.engine.story)):
             verdict = Verdict.VACUOUS  # a process that came to a good end is no training that held
         if any(finding.severity is Severity.ERROR for finding in findings):
             verdict = Verdict.FAIL
         about = summary.about(run, self.timeline, results) | card_facts(self.engine.story)
         about |= transfer_facts(self.engine.story) | log_facts(self.engine.story)
+        if run is not None:
+            about |= course_facts(self.engine.story) | time_facts(run)
         if self.engine.notes:
             about["notes"] = list(self.engine.notes)
         return Diagnosis(verdict, about, tuple(findings), contracts)
@@ -110,14 +130,21 @@ class Doctor:
             nature="static" if lead.static or lead.what == "no-gradient" else "dynamic",
             first_step=lead.first_step,
             detected_step=min(violation.detected_step for violation in together),
-            coordinates=self.timeline.coordinates.get(lead.rank, Coordinates().to_dict()),
+            coordinates=self._coordinates(lead.rank),
             symptom=_symptom(incident),
             whys=whys.chain(incident, cause, self.timeline),
             ruled_out=tuple(ruled_out),
-            action=cause.action if cause else "",
+            action=cause.action if cause else lead.action,
             next_experiment=_experiment(lead, cause, case),
             follows=tuple(v.symptom for v in incident.symptoms if v is not incident.seen),
         )
+
+    def _coordinates(self, rank: int) -> dict[str, int]:
+        """Where it was seen; of a log that several ranks speak in, the flat rank is all there is."""
+        told = self.timeline.coordinates.get(rank)
+        if told is None and self.engine.story.logged and len(self.engine.story.ranks) > 1:
+            return {"rank": rank}
+        return told or Coordinates().to_dict()
 
 
 def _experiment(lead: Violation, cause: Hypothesis | None, case: Case) -> str:
