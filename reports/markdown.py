@@ -136,6 +136,7 @@ def _finding(finding: Finding, diagnosis: Diagnosis, places: Places) -> list[str
     blocks += ["\n".join(_why(number, why) for number, why in enumerate(finding.whys, start=1))] if finding.whys else []
     blocks += [f"**Do:** {escaped(finding.action)}"] if finding.action else []
     blocks += [f"**Try:** {escaped(finding.next_experiment)}"] if finding.next_experiment else []
+    blocks += [f"**Promise:** {escaped(finding.obligation)} It would have caught this."] if finding.obligation else []
     if command := plain.show(finding, diagnosis):
         fence = _fence(command, 3)
         blocks.append(f"{fence}console\n{command}\n{fence}")

@@ -45,6 +45,7 @@ def told(finding: Finding) -> list[str]:
         lines.append(f"Ruled out: {out}")
     lines += [f"Do: {clean(finding.action)}"] if finding.action else []
     lines += [f"Try: {clean(finding.next_experiment)}"] if finding.next_experiment else []
+    lines += [f"Promise: {clean(finding.obligation)} It would have caught this."] if finding.obligation else []
     lines += [f"Follows from it: {clean(what)}" for what in finding.follows]
     return lines
 

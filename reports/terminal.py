@@ -275,6 +275,8 @@ def _finding(finding: Finding) -> list[Line]:
         found.append(row("Do", clean(finding.action), style=STRONG))
     if finding.next_experiment:
         found.append(row("Try", clean(finding.next_experiment)))
+    if finding.obligation:
+        found.append(row("Promise", clean(finding.obligation), "would have caught it"))
     return found if found[-1] is not EMPTY else found[:-1]
 
 

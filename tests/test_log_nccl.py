@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brickprof import logs
-from brickprof.analysis.analyse import analyse
+from brickprof.analysis import analyse
 from brickprof.errors import UnreadableInput
 from brickprof.logs.nccl_flight import READER
 from brickprof.logs.reading import plain_pickle

@@ -13,7 +13,7 @@ from telemetry_cases import META, T0, one_step, run_event
 
 import brickprof
 from brickprof import logs
-from brickprof.analysis.analyse import analyse
+from brickprof.analysis import analyse
 from brickprof.errors import NotARun
 from brickprof.journal.lines import encode
 from brickprof.logs import journal

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brickprof import logs
-from brickprof.analysis.analyse import analyse
+from brickprof.analysis import analyse
 from brickprof.errors import UnreadableInput
 from brickprof.logs.reading import frames
 from brickprof.logs.reading.model import Head

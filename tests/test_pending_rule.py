@@ -61,7 +61,6 @@ def judge(made: Made) -> ContractResult:
     return StreamSync().judge(Story.of(made.run()), contract)
 
 
-
 def test_a_race_is_of_the_step_in_which_it_was_first_seen():
     made = training()
     looked(made)

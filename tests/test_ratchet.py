@@ -20,10 +20,10 @@ from brickprof.contracts import formulas, own
 from brickprof.contracts.terms import Terms
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict
 from brickprof.diagnosis import Finding, Why, diagnose
+from brickprof.diagnosis.proposals import proposals, rounded_up
 from brickprof.errors import ConfigurationError, OutputError, UsageError
 from brickprof.ratchet import command, documents, training, writing
 from brickprof.ratchet.command import Command, Hidden
-from brickprof.ratchet.proposals import proposals, rounded_up
 from brickprof.records import RunMeta
 from brickprof.rules import obligations
 from brickprof.rules.engine import Engine

@@ -115,10 +115,10 @@ def report(
         raise UsageError(f"--fail-on is {clean(fail_on)!r}.", f"Give one of: {', '.join(FAIL_ON)}.")
     wanted = targets(names or [], out or [])
     opened = open_run(run)
-    if opened.damage:
-        lost = "; ".join(clean(damage) for damage in opened.damage)
-        print(f"brickprof: this run is damaged, and what is whole is reported: {lost}", file=sys.stderr)
     diagnosis = diagnosed(opened)
+    if damage := diagnosis.run.get("damage"):
+        lost = "; ".join(clean(each) for each in damage)
+        print(f"brickprof: this run is damaged, and what is whole is reported: {lost}", file=sys.stderr)
     for target in wanted:
         _make(target.module, target.place(opened.path or Path()), diagnosis, opened)
     raise typer.Exit(exit_code(diagnosis, fail_on))

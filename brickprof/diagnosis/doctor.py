@@ -17,7 +17,7 @@ import numpy as np
 from brickprof import plugins
 from brickprof.bricks import Coordinates
 from brickprof.contracts.terms import Terms
-from brickprof.contracts.verdicts import Severity, Verdict, Violation, overall
+from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Violation, overall
 from brickprof.diagnosis import summary, whys
 from brickprof.diagnosis.card_facts import card_facts
 from brickprof.diagnosis.case import Case
@@ -26,6 +26,7 @@ from brickprof.diagnosis.hypotheses import Hypothesis, best
 from brickprof.diagnosis.incidents import Incident, incidents
 from brickprof.diagnosis.log_facts import log_facts, speaks_of_training
 from brickprof.diagnosis.model import Diagnosis, Finding
+from brickprof.diagnosis.proposals import obligation
 from brickprof.diagnosis.time_facts import time_facts
 from brickprof.diagnosis.timeline import Timeline
 from brickprof.diagnosis.transfer_facts import transfer_facts
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from brickprof.run import Run
 
 _SURE = 0.7
+_MOST_OBLIGED = 3
 _NUMBERS = frozenset({"nonfinite", "exploding", "diverged", "spike", "no-gradient", "not-learning", "oscillation"})
 """What a close look at the numbers of one step says more about."""
 
@@ -86,6 +88,7 @@ class Doctor:
         violations = tuple(violation for result in results for violation in result.violations)
         case = Case(self.engine.story, self.timeline, violations)
         findings = [self._finding(place, found, case) for place, found in enumerate(incidents(violations), start=1)]
+        findings = self._obliged(findings, results)
         contracts = tuple(replace(result, violations=()) for result in results if result.id)
         verdict = overall(result.verdict for result in contracts)
         if verdict is Verdict.PASS and not (self.engine.story.trained or speaks_of_training(self.engine.story)):
@@ -138,6 +141,20 @@ class Doctor:
             next_experiment=_experiment(lead, cause, case),
             follows=tuple(v.symptom for v in incident.symptoms if v is not incident.seen),
         )
+
+    def _obliged(self, findings: list[Finding], results: list[ContractResult]) -> list[Finding]:
+        """The first findings with what would have caught them."""
+        others = {result.id: result for result in results}
+        told: list[Finding] = []
+        for finding in findings:
+            if len(told) < _MOST_OBLIGED and finding.severity is not Severity.INFO and not self.engine.story.logged:
+                try:
+                    finding = replace(finding, obligation=obligation(finding, self.engine.story, others))
+                except Exception as error:
+                    note = f"what would have caught {finding.id} could not be said: {type(error).__name__}: {error}"
+                    self.engine.notes = tuple(dict.fromkeys((*self.engine.notes, note)))
+            told.append(finding)
+        return told
 
     def _coordinates(self, rank: int) -> dict[str, int]:
         """Where it was seen; of a log that several ranks speak in, the flat rank is all there is."""

@@ -79,6 +79,8 @@ class Finding:
     next_experiment: str = ""
     follows: tuple[str, ...] = ()
     """What else was seen that follows from this."""
+    obligation: str = ""
+    """What would have caught it, had it been promised; empty where the contract itself says it best."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -90,6 +92,7 @@ class Finding:
             "whys": [why.to_dict() for why in self.whys],
             "ruled_out": [out.to_dict() for out in self.ruled_out],
             "action": self.action, "next_experiment": self.next_experiment, "follows": list(self.follows),
+            "obligation": self.obligation,
         }  # fmt: skip
 
     @classmethod

@@ -246,8 +246,12 @@ def _evidence(why: Why, prover: Prover) -> str:
     return f"<details><summary>Evidence {named}{more}</summary>{shown}</details>"
 
 
+def _advice(given: Finding) -> tuple[tuple[str, str], ...]:
+    return ("Do", given.action), ("Try", given.next_experiment), ("Promise", given.obligation)
+
+
 def _rest(given: Finding) -> str:
-    rows = [(name, told(text, 1_200)) for name, text in (("Do", given.action), ("Try", given.next_experiment)) if text]
+    rows = [(name, told(text, 1_200)) for name, text in _advice(given) if text]
     facts = "".join(
         f"<span>{name}</span><span><strong>{text}</strong></span>"
         if name == "Do"

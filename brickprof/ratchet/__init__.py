@@ -1,6 +1,6 @@
 """What was found once is not to come back: an obligation and a test, written from a finding; a pytest plugin to run it.
 
-    proposals    a finding and its run -> what has to hold instead, each broken by this run
+    writing      a finding and its run -> what has to hold instead (see diagnosis.proposals), as files
     command      what a recorded run was started with -> what a test starts again
     documents    a proposal -> the text of a contract and of a test
     training     a script, trained under watch in a child -> what a test asserts on

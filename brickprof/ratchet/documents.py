@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from brickprof.contracts import formulas
+from brickprof.diagnosis.proposals import Proposal
 from brickprof.diagnosis.words import words as in_words
 from brickprof.ratchet.command import Command, Hidden, Word
-from brickprof.ratchet.proposals import Proposal
 from brickprof.text import clean
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from brickprof.contracts import own
 from brickprof.contracts.terms import Terms
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict
 from brickprof.diagnosis import Doctor
+from brickprof.diagnosis.proposals import proposals
 from brickprof.errors import OutputError, UsageError
 from brickprof.ratchet import command, documents
 from brickprof.ratchet.documents import Case
-from brickprof.ratchet.proposals import proposals
 from brickprof.rules import obligations
 from brickprof.settings import CONTRACTS_FOLDER
 from brickprof.text import clean

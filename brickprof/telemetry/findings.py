@@ -19,9 +19,9 @@ _NAMING = frozenset({"run", "brick", "tensor", "model"})
 
 def diagnosis_of(run: Run) -> Diagnosis:
     """What is wrong with the run, the whole of it also where only some of its steps are written."""
-    from brickprof.diagnosis import diagnose
+    from brickprof.diagnosis import diagnosed
 
-    return diagnose(run.whole if isinstance(run, Window) else run)
+    return diagnosed(run.whole if isinstance(run, Window) else run)
 
 
 def placed(run: Run) -> list[tuple[int, Finding]]:

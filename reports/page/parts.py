@@ -136,6 +136,8 @@ def _rest(finding: Finding) -> str:
         rows.append(("Do", f"<strong>{told(finding.action, 1_200)}</strong>"))
     if finding.next_experiment:
         rows.append(("Try", told(finding.next_experiment, 1_200)))
+    if finding.obligation:
+        rows.append(("Promise", f'{told(finding.obligation, 600)} <span class="dim">would have caught it</span>'))
     if finding.ruled_out:
         out = "".join(
             f"<li>{told(rival.root_cause)} <span>{told(rival.because)}</span></li>" for rival in finding.ruled_out

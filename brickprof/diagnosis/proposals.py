@@ -35,6 +35,7 @@ _ROOM = 3.0
 _FAR = 10.0
 _OF_THE_PEAK = 1e-3
 _CHECK = "C-OWN-CHECK"
+_HOLDS = "holds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,12 @@ def proposals(finding: Finding, story: Story, others: Mapping[str, ContractResul
     return found[:MOST] or [_holds(finding)]
 
 
+def obligation(finding: Finding, story: Story, others: Mapping[str, ContractResult]) -> str:
+    """What would have caught ``finding``, in words; nothing where that is its own contract."""
+    first = proposals(finding, story, others)[0]
+    return "" if first.id == _HOLDS else first.says
+
+
 def breaks(proposal: Proposal, story: Story, others: Mapping[str, ContractResult]) -> bool:
     """Whether this run breaks what is proposed."""
     metadata = Metadata(_CHECK, "1.0.0", proposal.says)
@@ -77,7 +84,7 @@ def _holds(finding: Finding) -> Proposal:
     contract = registry.library().get(finding.contract)
     says = contract.metadata.description if contract is not None else f"{finding.contract} holds."
     because = "Nothing that was measured says it better than the contract itself, which this run broke."
-    return Proposal("holds", "invariant", says, f"{finding.contract} holds", "", because)
+    return Proposal(_HOLDS, "invariant", says, f"{finding.contract} holds", "", because)
 
 
 # -- gradients
