@@ -18,7 +18,7 @@ help:
 	@echo "make fuzz     the tests of properties, with new examples, FUZZ (10) times"
 	@echo "make test-gpu what needs a GPU, alone and one after the other; skips without one"
 	@echo "make check    ruff, mypy and the direction of imports"
-	@echo "make bench    what brickprof costs a training, and how fast it reads logs"
+	@echo "make bench    what brickprof costs a training, how fast it reads logs and writes reports, what watch takes"
 	@echo "make format   ruff's formatter and automatic fixes"
 	@echo "make clean    remove the environment and everything built"
 
@@ -57,6 +57,8 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/logs.py --size 1000
+	$(BIN)/python benchmarks/reports.py
+	$(BIN)/python benchmarks/watch.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -39,16 +39,16 @@ class Session(Attachment):
 
     def _conclude(self) -> None:
         """What a supervisor does when a run ends: the diagnosis beside the journal, the spans to where they go."""
-        from brickprof.diagnosis.saving import write
-
         with contextlib.suppress(Exception):  # the training is over; what was recorded can still be read
+            from brickprof.diagnosis.saving import write
+
             self.flush()
             run = load(self.folder)
             write(diagnose(run), self.folder, run)
         if self._provider is not None:
-            from brickprof.telemetry import export_to_provider
-
             with contextlib.suppress(Exception):
+                from brickprof.telemetry import export_to_provider
+
                 export_to_provider(self.folder, self._provider)
 
     def diagnose(self) -> Diagnosis:
@@ -109,9 +109,9 @@ def analyze(
     """What became of trainings, from the logs they left: files, folders, globs, packed or not.
 
     One ``Diagnosis`` where they tell of one run, a list where they tell of several (a table in a notebook, and
-    ``.to_frame()``); what cannot be read is left out as
-    long as something can. ``Run.from_log(path)`` has the numbers as DataFrames. ``jobs`` above one starts processes: a
-    script that does that needs its ``if __name__ == "__main__"``.
+    ``.to_frame()``); what cannot be read is left out as long as something can. ``Run.from_log(path)`` has the numbers
+    as DataFrames. ``jobs`` above one starts processes: a script that does that needs its
+    ``if __name__ == "__main__"``.
     """
     from brickprof.analysis import Options, analyse, engines
     from brickprof.diagnosis.several import Diagnoses

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -75,7 +76,7 @@ class Settings:
 
 def load(overrides: Mapping[str, Any] | None = None, *, start: Path | None = None) -> Settings:
     """The settings in force for a command started in ``start``."""
-    here = start or Path.cwd()
+    here = start or _here()
     table, where, home = _pyproject_table(here)
     settings = _at(home, checked(Settings(), table, where=where))
     environment = {
@@ -89,6 +90,13 @@ def load(overrides: Mapping[str, Any] | None = None, *, start: Path | None = Non
     return replace(settings, contracts=tuple(dict.fromkeys((*settings.contracts, *_found_contracts(here)))))
 
 
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise ConfigurationError(f"the working directory is gone: {error.strerror}.") from None
+
+
 def repository(start: Path) -> Path:
     """The root of the project around ``start``: the nearest folder with a pyproject.toml or a .git, else itself."""
     marked = (folder for folder in (start, *start.parents) if any((folder / mark).exists() for mark in _ROOT_MARKS))
@@ -99,8 +107,7 @@ def contract_texts(settings: Settings) -> dict[str, str]:
     """The contracts of the user's own as they are written, by file: a run keeps them, to be judged on them later."""
     found: dict[str, str] = {}
     for place in map(Path, settings.contracts):
-        files = sorted(each for each in place.iterdir() if each.suffix in _YAML) if place.is_dir() else [place]
-        found.update((str(file), _contract_text(file)) for file in files)
+        found.update((str(file), _contract_text(file)) for file in _contract_files(place))
     if sum(map(len, found.values())) > _MOST_CONTRACTS:
         raise ConfigurationError(
             f"the contracts in {', '.join(settings.contracts)} are longer than {_MOST_CONTRACTS:,} characters.",
@@ -109,11 +116,30 @@ def contract_texts(settings: Settings) -> dict[str, str]:
     return found
 
 
+def terms_in_words(settings: Settings) -> dict[str, Any]:
+    """What a run will be judged on, as its meta.json keeps it (``brickprof.contracts.terms.Terms.recorded``)."""
+    return {
+        "thresholds": settings.thresholds, "suppress": settings.suppress, "contracts": contract_texts(settings),
+    }  # fmt: skip
+
+
+def _contract_files(place: Path) -> list[Path]:
+    """``place`` itself, or what lies in it; an editor's hidden files (``.#clip.yaml``) are not the user's contracts."""
+    try:
+        if not place.is_dir():
+            return [place]
+        return sorted(each for each in place.iterdir() if each.suffix in _YAML and not each.name.startswith("."))
+    except OSError as error:
+        raise ConfigurationError(f"the contracts in {place} cannot be read: {error.strerror or error}.") from None
+
+
 def _contract_text(file: Path) -> str:
     try:
+        if not stat.S_ISREG(file.stat().st_mode):  # a pipe would be waited for
+            raise ConfigurationError(f"the contract {file} cannot be read: this is no file.")
         with file.open(encoding="utf-8") as stream:
             return stream.read(_MOST_CONTRACTS + 1)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # of a name that no file can have, too
         reason = getattr(error, "strerror", None) or "this is not UTF-8 text"
         raise ConfigurationError(f"the contract {file} cannot be read: {reason}.") from None
 
@@ -149,10 +175,10 @@ def size(value: Any, name: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", str(value).lower())
     if not match:
         raise ConfigurationError(f"{name} is {value!r}.", "Give a size such as 256MB or 1GiB.")
-    number = int(float(match[1]) * _UNITS[match[2] or ""])
-    if number < 2**20:
+    number = _number(match[1]) * _UNITS[match[2] or ""]
+    if not 2**20 <= number < 2**63:
         raise ConfigurationError(f"{name} is {value!r}.", "A journal needs at least 1MiB.")
-    return number
+    return int(number)
 
 
 def _level(value: Any, name: str) -> str:
@@ -162,10 +188,7 @@ def _level(value: Any, name: str) -> str:
 
 
 def _seconds(value: Any, name: str) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
+    number = _number(value)
     if not (math.isfinite(number) and number >= 0):
         raise ConfigurationError(f"{name} is {value!r}.", "Give seconds, 0 to switch it off.")
     return number
@@ -174,11 +197,19 @@ def _seconds(value: Any, name: str) -> float:
 def _count(value: Any, name: str) -> int:
     try:
         number = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = -1
     if number < 0:
         raise ConfigurationError(f"{name} is {value!r}.", "Give a whole number, 0 or more.")
     return number
+
+
+def _number(value: Any) -> float:
+    """NaN for what is no number, or none that can be counted with."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def _step(value: Any, name: str) -> int | None:
@@ -202,10 +233,7 @@ def numbers(value: Any, name: str) -> dict[str, float]:
     """``{"C-CLIP-001.max": 2}``, the same as nested tables, or texts such as ``C-CLIP-001.max=2``."""
     found = {}
     for key, given in _pairs(value, name, "CONTRACT.NAME=NUMBER").items():
-        try:
-            found[key] = float(given)
-        except (TypeError, ValueError):
-            found[key] = math.nan
+        found[key] = _number(given)
         if not math.isfinite(found[key]):
             raise ConfigurationError(f"{key} in {name} is {given!r}.", "A threshold is a finite number.")
     return found
@@ -215,10 +243,7 @@ def budgets(value: Any, name: str) -> dict[str, float]:
     """``{"blocks.*": 500}``, or texts such as ``blocks.*=500``: a positive number of microseconds each."""
     found = {}
     for key, given in _pairs(value, name, "BRICK=MICROSECONDS").items():
-        try:
-            found[key] = float(given)
-        except (TypeError, ValueError):
-            found[key] = math.nan
+        found[key] = _number(given)
         if not (math.isfinite(found[key]) and found[key] > 0):
             raise ConfigurationError(f"{key} in {name} is {given!r}.", "A budget is a positive number of microseconds.")
     return found
@@ -284,7 +309,7 @@ _PARSERS = {
 
 def _at(folder: Path, settings: Settings) -> Settings:
     """The settings with paths that mean the same from everywhere."""
-    places = (os.path.normpath(folder / Path(each).expanduser()) for each in settings.contracts)
+    places = (os.path.normpath(folder / os.path.expanduser(each)) for each in settings.contracts)
     return replace(settings, contracts=tuple(places))
 
 
@@ -301,9 +326,10 @@ def _pyproject_table(start: Path) -> tuple[dict[str, Any], str, Path]:
         try:
             with file.open("rb") as stream:
                 document = tomllib.load(stream)
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):
             return {}, "", folder  # somebody else's file, somebody else's error
-        table = document.get("tool", {}).get("brickprof", {})
+        tools = document.get("tool")
+        table = tools.get("brickprof", {}) if isinstance(tools, dict) else {}
         if not isinstance(table, dict):
             raise ConfigurationError(f"[tool.brickprof] in {file} is not a table.")
         return table, f"[tool.brickprof] of {file}", folder

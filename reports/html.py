@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from brickprof.contracts.verdicts import Severity
+from brickprof.reports import plain
 from brickprof.reports.page import parts, resources, sections, steps, tables
 from brickprof.reports.page.curves import curves, told_by_step
 from brickprof.reports.page.graph import graph
@@ -68,7 +69,7 @@ def _pictures(diagnosis: Diagnosis, run: Run | None) -> dict[str, Any]:
 
 def _body(diagnosis: Diagnosis, run: Run | None, data: dict[str, Any]) -> str:
     prover = Prover(run)
-    first, rest = _apart(diagnosis)
+    first, rest = plain.leading(diagnosis)
     words = parts.leading(first, prover) if first is not None else ""
     picture = _picture(data, run)
     top = f'<div class="words">{words}</div>{picture}' if words else picture
@@ -113,14 +114,6 @@ def _sections(
         ("contracts", "Contracts", tables.contracts(diagnosis)),
         ("holdings", "Log", tables.holdings(run, diagnosis)),
     ]  # fmt: skip
-
-
-def _apart(diagnosis: Diagnosis) -> tuple[Any, tuple[Any, ...]]:
-    """The finding to fix first, and the others; a mere note is never the first."""
-    findings = diagnosis.findings
-    if not findings or findings[0].severity is Severity.INFO:
-        return None, findings
-    return findings[0], findings[1:]
 
 
 def _picture(data: dict[str, Any], run: Run | None) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -85,12 +86,18 @@ def _attributes(diagnosis: Diagnosis, run: Run | None, cases: list[Case]) -> dic
         "skipped": str(outcomes.count("skipped")),
         "time": f"{seconds:.3f}" if isinstance(seconds, (int, float)) else "0.000",
     }
-    started = run.meta.started_ns if run is not None else 0
-    if started > 0:
-        about["timestamp"] = datetime.fromtimestamp(started / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    if run is not None and (started := _date(run.meta.started_ns)):
+        about["timestamp"] = started
     if run is not None and run.meta.host:
         about["hostname"] = legal(clean(run.meta.host, limit=200))
     return about
+
+
+def _date(unix_ns: int) -> str:
+    """Empty where it is not known, or is beyond any calendar."""
+    with suppress(OSError, OverflowError, ValueError):
+        return f"{datetime.fromtimestamp(unix_ns / 1e9, UTC):%Y-%m-%dT%H:%M:%S}" if unix_ns > 0 else ""
+    return ""
 
 
 def _properties(diagnosis: Diagnosis, run: Run | None) -> dict[str, str]:

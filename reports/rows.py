@@ -20,7 +20,7 @@ RUN = ("run", "name", "run_verdict", "steps")
 FINDING = (
     *RUN, "finding", "contract", "verdict", "severity", "root_cause", "confidence", "brick", "granularity", "scope",
     "nature", "first_step", "detected_step", "coordinates", "file", "line", "symptom", "whys", "evidence", "ruled_out",
-    "action", "next_experiment", "follows",
+    "action", "next_experiment", "follows", "obligation",
 )  # fmt: skip
 CONTRACT = (*RUN, "contract", "verdict", "observed", "threshold", "why")
 _LONGEST = 4_000
@@ -57,7 +57,7 @@ def _finding(finding: Finding, places: Places) -> dict[str, Any]:
         "confidence": float(finding.confidence), "first_step": finding.first_step,
         "detected_step": finding.detected_step,
         **{name: _text(getattr(finding, name)) for name in named},
-        "next_experiment": _text(finding.next_experiment),
+        "next_experiment": _text(finding.next_experiment), "obligation": _text(finding.obligation),
         "coordinates": {
             _text(name): value for name, value in finding.coordinates.items() if isinstance(value, int)
         },

@@ -169,7 +169,7 @@ def _headline(diagnosis: Diagnosis) -> str:
         return _broke(diagnosis.findings[0])
     if diagnosis.verdict is Verdict.FAIL:
         return "; ".join(clean(contract.why) for contract in diagnosis.contracts if contract.verdict == "FAIL")
-    counted = f"{steps:,} step{'s' * (steps != 1)}"
+    counted = f"{steps:,} step{'s' * (steps != 1)}{' so far' * _unfinished(diagnosis)}"
     if diagnosis.verdict is Verdict.PASS:
         return f"{counted}, nothing wrong" if not diagnosis.findings else counted
     if diagnosis.verdict is Verdict.VACUOUS:
@@ -188,11 +188,17 @@ def _broke(finding: Finding) -> str:
 
 def _ending(diagnosis: Diagnosis) -> str:
     ended = diagnosis.run.get("exit")
+    if _unfinished(diagnosis):
+        return "(it goes on, or was killed: no end is recorded)"
     if not isinstance(ended, dict) or not ended.get("text"):
         return ""
     seconds = ended.get("seconds")
     after = f" after {seconds:,.0f} s" if isinstance(seconds, (int, float)) else ""
     return f"({clean(ended['text'])}{after})"
+
+
+def _unfinished(diagnosis: Diagnosis) -> bool:
+    return diagnosis.run.get("ended") is False
 
 
 def _tail(diagnosis: Diagnosis, *, counts: bool = True) -> str:
@@ -300,7 +306,7 @@ def _what(finding: Finding) -> list[Line]:
 def _rank(finding: Finding) -> str:
     """The rank, where a log of several tells nothing else of the place."""
     rank = finding.coordinates.get("rank")
-    return "" if rank is None else f"rank {rank}"
+    return "" if rank is None else clean(f"rank {rank}")
 
 
 def _listed(follows: tuple[str, ...]) -> str:

@@ -11,9 +11,13 @@ import time
 from pathlib import Path
 
 import launching
+from making import NAN, Made
 
 from brickprof.journal import ProcessLog, write_meta
 from brickprof.records import RunMeta
+
+JUDGED = 120.0
+"""Seconds that the rules have: their process is nice, and gets little of a machine whose cores are all busy."""
 
 PROGRAM = r"""
 import math, os, sys, time
@@ -94,6 +98,19 @@ class Recorder:
             self.kill()
         self.process.stdin.close()
         self.process.stdout.close()
+
+
+def broken() -> Made:
+    made = Made("embed", "blocks.0", "blocks.1", "head")
+    made.owned()
+    made.event("start", 0, rank=-1, pid=1)
+    for step in range(20):
+        made.event("sampled", step, roles=["grad"])
+        for place, block in enumerate(made.numbers):
+            made.sample("grad", step, block, l2=10.0 ** (place - 2 + step / 10))
+        made.step(step, loss=NAN if step > 17 else 3.0 - step / 10)
+    made.event("exited", 20, rank=-1, pid=1, code=1, text="the script exited 1", seconds=9.0)
+    return made
 
 
 def new_run(home: Path, name: str = "train-20261116-0700-k3f9", source: str = "attach") -> Path:

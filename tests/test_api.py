@@ -57,3 +57,38 @@ def test_diagnose_takes_a_path_or_a_run(tmp_path):
     folder = run.save(tmp_path / "run")
     assert brickprof.diagnose(folder).verdict == brickprof.diagnose(run).verdict == "PASS"
     assert isinstance(brickprof.diagnose(str(folder)), brickprof.Diagnosis)
+
+
+def test_a_training_that_cannot_be_watched_goes_on(tmp_path, monkeypatch):
+    """Whatever is wrong inside is written down; nothing of it reaches the training, and nothing stays in torch."""
+    torch = pytest.importorskip("torch")
+    from brickprof.capture import claim, hub, patches
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(claim, "claim", full)
+    model = torch.nn.Linear(2, 1)
+    before = patches.installed(), list(hub.sessions)
+    with brickprof.attach(model, out=tmp_path) as session:
+        model(torch.ones(3, 2)).sum().backward()
+    assert (patches.installed(), list(hub.sessions)) == before
+    (note,) = brickprof.load(session.folder).events.query("kind == 'note'")["fields"]
+    assert "No space left on device" in note["text"]
+    assert session.diagnose().verdict == "VACUOUS"
+
+
+@pytest.mark.parametrize("signal", ["exception", "close"])
+def test_a_session_that_fails_at_the_end_does_not_hide_the_trainings_own_error(tmp_path, monkeypatch, signal):
+    torch = pytest.importorskip("torch")
+    from brickprof.capture.session import Session
+
+    ends = Session.close
+
+    def fails(self, *_):
+        ends(self)
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(Session, signal, fails)
+    with pytest.raises(KeyError, match="mine"), brickprof.attach(torch.nn.Linear(2, 1), out=tmp_path):
+        raise KeyError("mine")

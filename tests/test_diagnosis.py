@@ -23,7 +23,7 @@ from brickprof.records import Event
 KEYS = {
     "id", "contract", "verdict", "severity", "root_cause", "confidence", "brick", "granularity",
     "scope", "nature", "first_step", "detected_step", "coordinates", "symptom", "whys", "ruled_out",
-    "action", "next_experiment", "follows",
+    "action", "next_experiment", "follows", "obligation",
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import launching
 import pytest
 from export_cases import META, T0, two_ranks
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -159,6 +160,19 @@ def test_what_is_no_plain_file_is_written_as_it_is(tmp_path):
     with whole(link) as stream:
         stream.write(b"through")
     assert link.is_symlink() and (tmp_path / "real").read_bytes() == b"through"
+
+
+@pytest.mark.parametrize("place", ["-", "/dev/stdout"])
+def test_stdout_gets_the_file_and_nothing_else(place, folder, tmp_path):
+    command = [*launching.COMMAND, "export", str(folder), "--to", "perfetto", "-o", place]
+    done = launching.finished(command, tmp_path)
+    assert json.loads(done.stdout)["traceEvents"] and "wrote /dev/stdout" in done.stderr
+    assert not (tmp_path / "-").exists()
+
+
+def test_a_folder_does_not_go_to_stdout(folder, capsys):
+    assert main(["export", str(folder), "--to", "csv", "-o", "-"]) == 2
+    assert "--to csv writes a folder" in capsys.readouterr().err
 
 
 # -- runs of every kind

@@ -7,6 +7,7 @@ gRPC, and asks it for the spans.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import socket
@@ -17,11 +18,15 @@ from contextlib import contextmanager
 
 import pytest
 from export_cases import META, hostile, two_ranks
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from telemetry_cases import grpc_receiver, http_receiver, one_step, run_event
 
 from brickprof.cli.app import main
-from brickprof.records import Event, RunMeta
+from brickprof.journal import Journal, write_meta
+from brickprof.records import PHASES, Event, RunMeta
 from brickprof.run import Run
+from brickprof.telemetry import LiveExporter
+from brickprof.telemetry.jsonlines import JsonLines
 
 PHOENIX = os.environ.get("BRICKPROF_PHOENIX", "")
 
@@ -103,6 +108,12 @@ def test_a_window_of_steps_is_a_trace_too(folder):
     assert {said(span)["brickprof.step"].int_value for span in spans if span.name != "run"} == {1}
 
 
+def test_sending_and_writing_at_once_is_asked_about(folder, tmp_path, capsys):
+    words = ["export", folder, "--to", "otlp", "--endpoint", "http://127.0.0.1:9", "-o", str(tmp_path / "x.jsonl")]
+    assert main(words) == 2
+    assert "--endpoint sends" in capsys.readouterr().err and not (tmp_path / "x.jsonl").exists()
+
+
 def test_nobody_said_where_to(folder, capsys):
     assert main(["export", folder, "--to", "otlp"]) == 2
     assert "--endpoint http://localhost:4318, or -o FILE" in capsys.readouterr().err
@@ -114,6 +125,41 @@ def test_hostile_names_arrive_as_text(tmp_path):
         assert main(["export", str(run), "--to", "otlp", "--endpoint", received.url]) == 0
         names = {span.name for span in received.spans()}
     assert any("<script>" in name for name in names) and all("\x1b" not in name and len(name) < 1000 for name in names)
+
+
+def test_a_file_is_packed_where_its_name_says_so_and_whole_or_not_there(folder, tmp_path, monkeypatch, capsys):
+    plain, packed = tmp_path / "trace.jsonl", tmp_path / "trace.jsonl.gz"
+    assert main(["export", folder, "--to", "otlp", "-o", str(plain)]) == 0
+    assert main(["export", folder, "--to", "otlp", "-o", str(packed)]) == 0
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes() != b""
+    before = plain.read_bytes()
+
+    def breaks(self, spans, of=JsonLines.export):
+        of(self, spans)
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(JsonLines, "export", breaks)
+    assert main(["export", folder, "--to", "otlp", "-o", str(plain)]) == 2
+    assert "the disk is gone" in capsys.readouterr().err and plain.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "trace.jsonl", "trace.jsonl.gz"]
+
+
+def test_a_rank_that_is_started_again_is_exported_while_it_goes_on(tmp_path):
+    write_meta(tmp_path, META)
+    exporter = InMemorySpanExporter()
+    live = LiveExporter(tmp_path, exporter=exporter)
+    for attempt, steps in (("rank00000", (0, 1)), ("rank00000-r1", (1, 2))):
+        journal = Journal(tmp_path / attempt)
+        journal.event("run", 0, {"pid": 1, "host": "box", "rank": 0})
+        for each in (span for step in steps for span in one_step(step)):
+            row = (each.id, each.parent, journal.brick(each.brick), PHASES.index(each.phase), each.step, 0,
+                   each.start_ns, each.end_ns, None, None, None)  # fmt: skip
+            journal.span(row)
+        journal.close()
+        live.poll()
+    live.close()
+    found = [span.attributes.get("brickprof.step") for span in exporter.get_finished_spans() if span.name == "step"]
+    assert sorted(found) == [0, 1, 1, 2]
 
 
 def test_a_log_has_no_spans(tmp_path, capsys):

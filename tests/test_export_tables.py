@@ -59,6 +59,11 @@ def test_gradients_that_are_not_finite_are_no_gap():
     assert math.isnan(by_step(Run.from_records(told).parts[0])["train/grad_norm"].means[0])
 
 
+def test_a_whole_number_that_no_float_holds_is_infinite():
+    told = [Event("loss", 0, {"value": 10**400}, 1, us(1)), Event("loss", 1, {"value": -(10**400)}, 2, us(2))]
+    assert by_step(Run.from_records(told).parts[0])["train/loss"].means.tolist() == [math.inf, -math.inf]
+
+
 # -- TensorBoard
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
@@ -602,6 +603,22 @@ def test_a_tail_follows_ranks_that_come_late_and_lines_half_written(tmp_path):
     second.close()
 
 
+@pytest.mark.parametrize(
+    ("seq", "time_ns", "kind", "step"),
+    [
+        (10**400, 1, "loss", 1),
+        (1, 10**400, "loss", 1),
+        (1, 1, "loss", 10**400),
+        (1, 1, "loss", -(2**63)),
+        (-1, 1, "loss", 1),
+    ],
+)
+def test_a_frame_that_nothing_could_have_written_is_damage(seq, time_ns, kind, step):
+    sound = event_lines.encode(1, 1, "loss", 1, {})
+    assert event_lines.decode(sound.rstrip(b"\n")) is not None
+    assert event_lines.decode(event_lines.encode(seq, time_ns, kind, step, {}).rstrip(b"\n")) is None
+
+
 def test_a_tail_goes_over_to_a_rank_that_was_started_again(tmp_path):
     tail = Tail(tmp_path)
     first = Journal(rank_folder(tmp_path, 0))
@@ -634,6 +651,15 @@ def test_several_processes_share_one_process_log(tmp_path):
     assert [event.seq for event in events] == list(range(600))
     assert {event.rank for event in events} == {-1}
     assert ProcessLog(tmp_path / "missing").event("start", 0, {}) == -1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"script": [1]}, {"extra": [1]}, {"started_ns": "x"}, {"argv": [1]}, {"run_id": None}, {"schema": True}]
+)
+def test_meta_of_the_wrong_kind_is_damage(tmp_path, wrong):
+    write_meta(tmp_path, replace(RunMeta("k3f9", "train.py"), **wrong))
+    meta, damage = read_meta(tmp_path)
+    assert damage and isinstance(meta.script, str) and isinstance(meta.extra, dict)
 
 
 def test_meta_comes_back_and_is_rebuilt_when_damaged(tmp_path):

@@ -48,6 +48,17 @@ def test_blank_lines_and_a_second_table_are_read(tmp_path):
     assert log.series["SCORE"].steps.tolist() == [0, 200, 400, 600, 800, 9000]
 
 
+def test_a_second_table_has_names_of_its_own(tmp_path):
+    (tmp_path / "train.txt").write_text(
+        table(5)
+        + "E    #       LOSS TAGGER  SCORE \n---  ------  -----------  ------\n"
+        + "".join(f"  {n}     {9000 + n}         {9 - n}.00    0.50\n" for n in range(4))
+    )
+    log = logs.read(tmp_path / "train.txt")
+    assert log.damage == [] and log.series["LOSS NER"].values.tolist() == [100.0 * (1 + n) for n in range(5)]
+    assert log.series["LOSS TAGGER"].steps.tolist() == [9000, 9001, 9002, 9003]
+
+
 def test_a_rule_in_prose_is_no_table(tmp_path):
     (tmp_path / "notes.txt").write_text(
         "name  place  when\n----  -----  ----\nA  B  C\nstep 1 loss 2.5\nstep 2 loss 2.4\n"

@@ -58,6 +58,33 @@ def test_a_pause_before_a_restart_is_told_as_one(tmp_path):
     assert "started again" in told
 
 
+def again(first: int, back_to: int, second: int, waited: float = 0.0) -> list[str]:
+    """A run that stops after ``first`` steps and is started again, ``waited`` seconds later, at ``back_to``."""
+    lines, at = [], BEGIN
+    for step in (*range(first), *range(back_to, second)):
+        at += timedelta(seconds=20 + (waited if len(lines) == first else 0.0))
+        lines.append(f"{at:%Y-%m-%d %H:%M:%S} step {step} loss {falling(step / 10):.4f}")
+    return lines
+
+
+def test_steps_that_were_made_again_took_time_and_are_no_pause(tmp_path):
+    assert [text for _, text in notes(tmp_path, again(2_000, 800, 2_600)) if "logged" in text or "took" in text] == []
+
+
+def test_a_pause_lasts_from_the_last_line_not_from_the_step_it_goes_back_to(tmp_path):
+    told = [(step, text) for step, text in notes(tmp_path, again(2_000, 800, 2_600, 8 * 3600.0)) if "logged" in text]
+    assert told == [
+        (1_999, "nothing was logged for 8.0 hours after step 1,999: then the run was started again, at step 800")
+    ]
+
+
+def test_what_a_run_says_before_its_first_step_is_said_by_the_run_that_was_started_again(tmp_path):
+    lines = again(400, 300, 500, 8 * 3600.0)
+    lines.insert(400, lines[400].partition(" step")[0] + " building the model")
+    (told,) = [text for _, text in notes(tmp_path, lines) if "logged" in text]
+    assert told == "nothing was logged for 8.0 hours after step 399: then the run was started again, at step 300"
+
+
 def test_evaluations_and_checkpoints_take_their_time(tmp_path):
     pauses = dict.fromkeys(range(49, 300, 50), 900.0)
     lines = []
@@ -98,6 +125,17 @@ def test_midnight_is_no_pause_where_only_the_time_of_day_is_told(tmp_path):
         at = datetime(2024, 1, 1, 23, 55) + timedelta(seconds=2 * step)
         lines.append(f"{at:%H:%M:%S} step {step} loss {falling(step):.4f}")
     assert notes(tmp_path, lines) == []
+
+
+@pytest.mark.parametrize("form", ["%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S"])
+@pytest.mark.parametrize("begin", [datetime(2024, 2, 5, 23, 50), datetime(2024, 2, 12, 23, 50)])
+def test_midnight_is_no_month_whichever_comes_first(tmp_path, form, begin):
+    lines = [
+        f"{begin + timedelta(seconds=4 * step):{form}} step {step} loss {falling(step):.4f}" for step in range(400)
+    ]
+    assert notes(tmp_path, lines) == []
+    log = logs.read(tmp_path / "train.log")
+    assert log.clock is not None and len(log.clock) == 400 and np.ptp(log.clock.values) == 4 * 399
 
 
 def test_the_clock_is_beside_the_series_and_leaves_them_alone(tmp_path):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from logs_made import PlainReader, plain, same
 
 from brickprof.logs.reading import gather
+from brickprof.logs.reading import order as orders
 from brickprof.logs.reading.gather import Gathering, worth_keeping
 from brickprof.logs.reading.model import Fact, Skipped, block
 from brickprof.logs.reading.source import Source
@@ -123,7 +124,7 @@ def test_interleaved_ranks_without_numbers_are_no_attempts():
 def test_steps_without_order_are_bounded():
     order = np.random.default_rng(0).permutation(100_000)
     log = gathered(block(range(1, 100_001), {"step": order, "loss": np.ones(100_000)}))
-    assert len(log.attempts) <= 2 * gather._MOST_BACKS + 1
+    assert len(log.attempts) <= 2 * orders._MOST_BACKS + 1
 
 
 # -- thinning
@@ -254,3 +255,40 @@ def test_asking_twice_changes_nothing(count, tmp_path):
     first = made.log()
     for _ in range(count):
         same(made.log(), first)
+
+
+def told_by(*names):
+    """Rows of steps ``begin`` to ``end`` from ``line`` on, which hold these names."""
+
+    def rows(begin, end, line):
+        steps = np.arange(begin, end)
+        return block(line + np.arange(len(steps)), {"step": steps, **dict.fromkeys(names, 3.0 - steps / 1e4)})
+
+    return rows
+
+
+def test_a_run_that_is_begun_anew_with_other_columns_is_another_attempt():
+    before, after = told_by("loss"), told_by("loss", "lr")
+    first, second = Gathering("x", "plain"), Gathering("x", "plain")
+    first.take([before(0, 300, 1)])
+    first.lines = 300
+    second.take([after(100, 400, 1)])
+    first.absorb(second)
+    whole = Gathering("x", "plain").take([before(0, 300, 1), after(100, 400, 301)])
+    for log in (first.log(), whole.log()):
+        assert [(one.line, one.stopped_at, one.goes_on_at) for one in log.attempts] == [(301, 299, 100)]
+        assert log.series["loss"].last_attempts().steps.tolist() == list(range(400))
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [told_by("loss")(0, 300, 1), told_by("loss", "lr")(300, 400, 301)],
+        [told_by("loss")(0, 300, 1), told_by("loss", "score")(5, 6, 301)],
+        [told_by("loss")(0, 300, 1), told_by("test_loss")(0, 10, 301)],
+        [told_by("loss")(0, 300, 1), told_by("loss", "norm")(250, 280, 100)],
+    ],
+    ids=["goes on", "one last row", "an evaluation", "in between"],
+)
+def test_other_columns_alone_are_no_other_attempt(blocks):
+    assert Gathering("x", "plain").take(blocks).log().attempts == []

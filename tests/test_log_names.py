@@ -12,7 +12,17 @@ from brickprof.logs.reading.model import ROLES
 KNOWN = {
     "step": ["step", "iteration", "global_step", "iter", "train/global_step", "trainer/global_step", "num_updates"],
     "epoch": ["epoch", "train/epoch"],
-    "loss": ["loss", "train_loss", "train/loss", "lm loss", "training loss", "trl", "loss_step", "train/box_loss"],
+    "loss": [
+        "loss",
+        "train_loss",
+        "train/loss",
+        "lm loss",
+        "training loss",
+        "trl",
+        "loss_step",
+        "train/box_loss",
+        "closs",
+    ],
     "eval_loss": ["val_loss", "eval_loss", "eval/loss", "validation loss", "valid_nll_loss", "val", "tel"],
     "lr": ["lr", "learning_rate", "learning rate", "lr-AdamW/pg1", "lr/pg0"],
     "grad_norm": ["grad_norm", "grad norm", "norm", "gnorm", "train/grad_norm", "gradient_norm"],

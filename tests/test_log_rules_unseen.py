@@ -191,3 +191,69 @@ def test_two_models_one_after_another_are_two_attempts(tmp_path):
     log = logs.read(tmp_path / "log.txt")
     assert log.steps_by == "epoch" and len(log.attempts) == 1
     assert told(diagnose(to_run([log]))) == []
+
+
+def megatron(rows):
+    """Lines as Megatron writes them: a loss that is nan is left out."""
+    lines = []
+    for step, (loss, norm, skipped) in enumerate(rows, 100):
+        told = f" lm loss: {loss:.6E} |" if loss is not None else ""
+        lines.append(
+            f" iteration {step:8d}/    9000 | elapsed time per iteration (ms): 9.0 | learning rate: 1.000E-05 |{told} "
+            f"loss scale: 1.0 | grad norm: {norm} | number of skipped iterations: {skipped:3d} | "
+            "number of nan iterations:   0 |\n"
+        )
+    return "".join(lines)
+
+
+@pytest.mark.parametrize("since", [2, 5])
+def test_norms_that_are_nan_where_losses_stop_being_told(tmp_path, since):
+    rows = [(2 - place / 50, 0.7, 0) for place in range(6)] + [(None, "nan", 0)] * since
+    (tmp_path / "train.log").write_text(megatron(rows))
+    found = diagnose(to_run([logs.read(tmp_path / "train.log")]))
+    (finding,) = found.findings
+    assert finding.severity.value == "error" and finding.first_step == 106 and finding.root_cause != "fp16-overflow"
+    assert finding.symptom == "the gradient norm is nan from step 106 on, and no loss is logged behind step 105"
+    said = str(finding.to_dict())
+    assert "while the loss is" not in said and "loss of that step is finite" not in said
+
+
+def test_steps_that_the_scaler_skips_have_no_loss_and_are_no_fault(tmp_path):
+    rows = [(2 - place / 50, 0.7, 0) for place in range(6)] + [(None, "inf", 1)] * 2
+    (tmp_path / "train.log").write_text(megatron(rows))
+    assert told(diagnose(to_run([logs.read(tmp_path / "train.log")]))) == []
+
+
+def test_a_norm_that_is_nan_once_before_the_next_loss_is_due_is_no_fault():
+    steps = np.arange(1, 31)
+    losses = block(steps[9::10], {"step": steps[9::10], "loss": np.array([2.0, 1.8, 1.7])})
+    norms = block(100 + np.arange(32), {"step": np.arange(1, 33), "grad_norm": np.r_[np.ones(30), math.nan, math.nan]})
+    assert told(judged(losses, norms)) == []
+
+
+def test_few_points_that_fall_and_then_rise_with_every_one():
+    losses = np.array([15.5, 13.0, 3.8, 2.4, 1.4, 5.8, 7.1, 10.0])
+    found = judged(block(np.arange(8), {"step": 55 * np.arange(8), "loss": losses}))
+    assert [step for _, step in told(found)] == [220] and "rose again to 10" in found.findings[0].symptom
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [15.5, 13.0, 3.8, 2.4, 1.4, 1.6, 1.7, 1.9],
+        [4.0, 2.0, 3.0, 1.0, 2.5, 1.5, 3.0, 2.8],
+        [2.0, 1.9, 1.8, 1.78, 1.75, 1.85, 1.9, 1.95],
+    ],
+    ids=["a little", "noise", "little was gained"],
+)
+def test_few_points_that_rise_a_little_or_are_noise_are_no_fault(losses):
+    assert told(judged(block(np.arange(8), {"step": 55 * np.arange(8), "loss": np.array(losses)}))) == []
+
+
+def test_an_accuracy_of_training_that_grows_excuses_no_evaluation_that_gets_worse():
+    turned = np.r_[np.linspace(1.30, 1.05, 20), np.linspace(1.07, 1.25, 8)]
+    columns = {"TrainLoss": np.linspace(1.9, 0.5, 28), "ValLoss": turned, "TrainAcc": np.linspace(50, 82, 28)}
+    assert told(judged(epochs(28, **columns, ValAcc=np.r_[np.linspace(60, 67, 20), np.linspace(67, 64, 8)]))) == [
+        ("overfitting", 20)
+    ]
+    assert told(judged(epochs(28, **columns, ValAcc=np.linspace(60, 75, 28)))) == []

@@ -86,6 +86,20 @@ def test_a_chart_of_weights_and_biases(tmp_path):
     assert log.series["train/loss"].steps.tolist() == [0, 10] and math.isnan(log.series["train/loss"].values[1])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"Name","State","Created","Runtime","iter","train/loss"\n"a","finished","2026-05-25","732","5000","1.03"\n'
+        '"b","finished","2026-05-25","702","5000","3.31"\n',
+        "lr,_runtime,_step,_wandb,train_loss,name\n0.1,353.5,35,{'runtime': 353},0.05,a\n0.1,36.5,43,{},0.04,b\n",
+    ],
+    ids=["exported", "by the API"],
+)
+def test_a_table_of_runs_is_no_run(tmp_path, text):
+    with pytest.raises(UnreadableInput, match="table of runs"):
+        logs.read(write(tmp_path, "export.csv", text))
+
+
 def test_what_tensorboard_exports(tmp_path):
     text = "Wall time,Step,Value\n1700000000.5,0,2.5\n1700000001.5,10,2.25\n"
     log = logs.read(write(tmp_path, "run-.-tag-train_loss.csv", text))

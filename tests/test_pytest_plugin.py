@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from making import Made
 
+from brickprof.cli.app import main
+from brickprof.contracts import registry
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict
-from brickprof.diagnosis import Diagnosis, Finding, Why
+from brickprof.diagnosis import Diagnosis, Finding, Why, diagnose
 from brickprof.ratchet.training import Broken, Watched
+from brickprof.records import Event, RunMeta
+from brickprof.run import Run
 
 pytest_plugins = ["pytester"]
 
@@ -46,30 +52,43 @@ def script(*, broken: bool, loaded: str = "loader") -> str:
     return TRAIN.replace("BROKEN", str(broken)).replace("LOADED", loaded)
 
 
+@functools.cache
+def import_everything() -> None:
+    """What pytester imports it forgets, and there are modules that can be imported only once."""
+    assert Run.from_records([Event("run", 0, {})]).loss.empty
+    str(diagnose(Run.from_records([Event("loss", 0, {"value": 1.0})])))
+    registry.parse(b"yaml: 1", "")
+
+
 def run_tests(pytester: pytest.Pytester, *words: str):
+    """In this process, which is quick; not for tests that train in it."""
+    import_everything()
+    return pytester.runpytest_inprocess(*ARGUMENTS, *words)
+
+
+def run_tests_apart(pytester: pytest.Pytester, *words: str):
     return pytester.runpytest_subprocess(*ARGUMENTS, *words, timeout=300)
-
-
-def brickprof(pytester: pytest.Pytester, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "brickprof", *words], cwd=pytester.path, capture_output=True, text=True, check=False
-    )
 
 
 # -- from end to end
 
 
 @pytest.mark.slow
-def test_a_finding_does_not_come_back(pytester):
-    """The test fails on the broken script, passes on the fixed one, and sees when it is exercised no more."""
+def test_a_finding_does_not_come_back(pytester, capsys):
+    """A test of a broken training fails and leaves its run; the test that this run becomes fails on it, sees when it is
+    exercised no more, and passes when the script is put right."""
     root = pytester.path
     (root / "pyproject.toml").touch()
     (root / "train.py").write_text(script(broken=True))
-    assert brickprof(pytester, "run", "train.py", "12").returncode == 0
-    (run,) = (root / "brickprof-runs").iterdir()
-    made = brickprof(pytester, "ratchet", str(run))
-    assert made.returncode == 0, made.stderr
-    assert "max(nonfinite_inputs) == 0" in made.stdout
+    pytester.makepyfile(test_once="def test_once(brickprof_run): brickprof_run('train.py', '12').assert_clean()")
+    once = run_tests(pytester, "--brickprof-out", "kept")
+    once.assert_outcomes(failed=1)
+    once.stdout.fnmatch_lines(["*cause: the data itself holds values that are not finite*"])
+    (run,) = (root / "kept").glob("test_once-*/train-*")
+
+    capsys.readouterr()
+    assert main(["ratchet", str(run)]) == 0
+    assert "max(nonfinite_inputs) == 0" in capsys.readouterr().out
     test = root / "tests" / "test_ratchet_data_nonfinite.py"
     assert (root / "brickprof-contracts" / "data-nonfinite.yaml").exists()
 
@@ -77,20 +96,17 @@ def test_a_finding_does_not_come_back(pytester):
     on_record.assert_outcomes(failed=1)
     on_record.stdout.fnmatch_lines(["*C-OWN-DATA-NONFINITE is broken: values in a batch that are not finite was 1 in*"])
 
-    # The same test three times: the script as it was, put right, and one that no longer takes its data from a loader.
-    (root / "fixed.py").write_text(script(broken=False))
-    (root / "unwatched.py").write_text(script(broken=False, loaded="[(inputs, torch.randn(len(inputs), 1))] * batches"))
-    for name in ("fixed", "unwatched"):
-        copy = test.read_text().replace('"train.py"', f'"{name}.py"').replace("def test_", f"def test_{name}_")
-        (root / "tests" / f"test_{name}.py").write_text(copy)
-    again = run_tests(pytester, "tests", "-v")
-    again.assert_outcomes(failed=2, passed=1)
-    again.stdout.fnmatch_lines_random([
-        "*test_fixed.py::test_fixed_* PASSED*",
-        "*test_ratchet_data_nonfinite.py::test_data_nonfinite_* FAILED*",
-        "*cause: the data itself holds values that are not finite*",
+    sound = Made()
+    sound.healthy(12)  # and takes its data from no loader
+    unwatched = Run.from_records(sound.records, Run.open(run).meta).save(root / "unwatched")
+    no_more = run_tests(pytester, str(test), "--brickprof-run", str(unwatched))
+    no_more.assert_outcomes(failed=1)
+    no_more.stdout.fnmatch_lines([
         "*C-OWN-DATA-NONFINITE is NOT_EVALUATED, and that is no pass: values in a batch*was not measured*",
     ])  # fmt: skip
+
+    (root / "train.py").write_text(script(broken=False))
+    run_tests(pytester, str(test)).assert_outcomes(passed=1)
 
 
 def test_a_training_in_the_tests_own_process(pytester):
@@ -98,19 +114,22 @@ def test_a_training_in_the_tests_own_process(pytester):
         """
         import torch
 
-        def train(watch, *, frozen):
+        def train(watch, *, frozen=False, ends=6):
             model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
             model[0].requires_grad_(not frozen)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             with watch(model, optimizer) as watched:
-                for _ in range(6):
+                assert not watched.passed  # asked too early: this is not what it comes to
+                for step in range(6):
+                    if step == ends:
+                        raise KeyError("mine")
                     optimizer.zero_grad()
                     model(torch.randn(8, 4)).square().mean().backward()
                     optimizer.step()
             return watched
 
         def test_sound(brickprof_attach):
-            watched = train(brickprof_attach, frozen=False)
+            watched = train(brickprof_attach)
             watched.assert_contract("C-TRAINSTABLE-001")
             watched.assert_reached(6)
             assert list(watched.run.loss["step"])
@@ -118,6 +137,9 @@ def test_a_training_in_the_tests_own_process(pytester):
         def test_frozen(brickprof_attach):
             watched = train(brickprof_attach, frozen=True)
             watched.assert_contract("C-OWN-MOVES")
+
+        def test_ended(brickprof_attach):
+            train(brickprof_attach, ends=3)
         """
     )
     (pytester.path / "pyproject.toml").touch()
@@ -127,9 +149,14 @@ def test_a_training_in_the_tests_own_process(pytester):
         "metadata: {id: C-OWN-MOVES, version: 1.0.0, description: All moves.}\nmotivation: Because.\n"
         "obligations: [{id: all, kind: completeness, property: All moves., formal: 'last(weights_changed) >= 1'}]\n"
     )
-    result = run_tests(pytester)
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*C-OWN-MOVES is broken: the share of parameters that changed was 0.5 in step*"])
+    result = run_tests_apart(pytester, "--brickprof-out", "kept")
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines_random([
+        "*C-OWN-MOVES is broken: the share of parameters that changed was 0.5 in step*", "*KeyError: 'mine'*",
+        "*- brickprof -*", "recorded in *test_ended-*",
+    ])  # fmt: skip
+    kept = sorted(folder.name.rpartition("-")[0] for folder in (pytester.path / "kept").iterdir())
+    assert kept == ["test_ended", "test_frozen"]
 
 
 # -- the fixture, with scripts that train nothing
@@ -173,7 +200,7 @@ def test_trainings_that_do_not_go_well(pytester):
             brickprof_run("idle.py", cwd="nowhere")
         """,
     )
-    result = run_tests(pytester, "--brickprof-out", "kept", "-n", "2")
+    result = run_tests_apart(pytester, "--brickprof-out", "kept", "-n", "2")
     result.assert_outcomes(passed=1, failed=4)
     result.stdout.fnmatch_lines_random([
         "*where False = <Training VACUOUS: the script exited 3 (exited); recorded in *>.passed",
@@ -201,7 +228,8 @@ def test_a_recorded_run_is_asked_instead(pytester, monkeypatch):
             brickprof_run("other.py")
         """,
     )
-    assert brickprof(pytester, "run", "idle.py").returncode == 0
+    meta = RunMeta("k3f9", "idle.py", ("python", "idle.py"))
+    Run.from_records([Event("run", 0, {})], meta).save(pytester.path / "brickprof-runs" / "idle-k3f9")
     monkeypatch.setenv("BRICKPROF_TEST_RUN", "brickprof-runs")
     result = run_tests(pytester)
     result.assert_outcomes(passed=1, failed=1)
@@ -234,7 +262,7 @@ def test_other_tests_never_hear_of_it(pytester):
             assert not any("brickprof" in name for name in request.fixturenames)
         """
     )
-    run_tests(pytester).assert_outcomes(passed=1)
+    run_tests_apart(pytester).assert_outcomes(passed=1)
 
 
 # -- what assertions say

@@ -260,7 +260,7 @@ def test_a_hostile_diagnosis_is_shown_and_not_executed(kind):
     whys = tuple(replace(why, question=said, finding=said, brick=said, evidence=(said,)) for why in first.whys)
     finding = replace(
         first, contract=said, root_cause=said, brick=said, symptom=said, whys=whys, action=said, next_experiment=said,
-        follows=(said,), nature=said, scope=said,
+        follows=(said,), nature=said, scope=said, obligation=said,
     )  # fmt: skip
     contracts = tuple(replace(c, observed=said, threshold=said, why=said) for c in found.contracts)
     log = {"series": [{"name": said, "role": said, "points": 1}], "damage": [said]}

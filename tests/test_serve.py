@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import shutil
 import signal
@@ -13,18 +14,20 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import launching
 import pytest
-from live_runs import Recorder, launched, new_run, tree
+from live_runs import JUDGED, Recorder, launched, new_run, tree
 from making import NAN, Made
 
 from brickprof.cli.app import main
 from brickprof.diagnosis import diagnose, saving
 from brickprof.journal import EVENTS
+from brickprof.journal.lines import encode
 from brickprof.live.serving import Server, host_name, is_loopback
 from brickprof.live.shelf import Shelf, identity_of
-from brickprof.live.work import Work
+from brickprof.live.work import Failed, Work
 from brickprof.reports.live import shell
 from brickprof.run import Run
 
@@ -174,11 +177,11 @@ def test_a_run_that_goes_on_is_told_as_it_goes_and_a_new_one_appears(tmp_path, r
         launching.until(lambda: told(server, f"/api/run/{key}")["curves"][0]["steps"] == list(range(7)))
         assert told(server, "/api/runs")["runs"][0]["step"] == 6
         recorder.tell("nan 2")
-        assert launching.until(lambda: told(server, f"/api/run/{key}")["findings"], 40)[0]["severity"] == "error"
+        assert launching.until(lambda: told(server, f"/api/run/{key}")["findings"], JUDGED)[0]["severity"] == "error"
         new_run(recorder.folder.parent, "late-20261116-0702-dddd")
         assert len(told(server, "/api/runs")["runs"]) == 2
         recorder.tell("end")
-        over = launching.until(lambda: (run := told(server, f"/api/run/{key}"))["settled"] and run, 40)
+        over = launching.until(lambda: (run := told(server, f"/api/run/{key}"))["settled"] and run, JUDGED)
     assert over["state"] == "ended" and over["verdict"] == "FAIL"
     assert {path.name for path in recorder.folder.iterdir()} == {"meta.json", "rank00000"}
 
@@ -436,6 +439,95 @@ def test_runs_that_nobody_looks_at_are_let_go(home, monkeypatch):
     assert len(shelf._followed) == 0
 
 
+def test_two_pages_do_not_push_each_others_run_out(tmp_path, monkeypatch):
+    recorders = [Recorder(new_run(tmp_path, f"train-20261116-070{n}-k3f{n}")) for n in range(2)]
+    monkeypatch.setattr("brickprof.live.shelf._MOST_FOLLOWED", 1)
+    one, other = (identity_of(recorder.folder) for recorder in recorders)
+    try:
+        with serving(tmp_path) as server:
+            assert told(server, f"/api/run/{one}")["key"] == one
+            status, _, body = asked(server, f"/api/run/{other}")
+            assert status == 503 and b"1 runs are looked at already" in body and list(server.shelf._followed) == [one]
+            monkeypatch.setattr("brickprof.live.shelf._STILL_WANTED", 0.0)
+            assert told(server, f"/api/run/{other}")["key"] == other and list(server.shelf._followed) == [other]
+    finally:
+        for recorder in recorders:
+            recorder.close()
+
+
+def test_a_run_that_cannot_be_told_of_leaves_the_others_on_the_list(tmp_path):
+    hostile = made_run(tmp_path / "huge-20261116-0700-aaaa")
+    for name, kind, fields in ((EVENTS, "loss", {"value": 10**400}), (EVENTS, "exit", {})):
+        with (hostile / "rank00000" / name).open("ab") as stream:
+            stream.write(encode(10_000, 10**400 if kind == "exit" else 1, kind, 20, fields))
+    piped = made_run(tmp_path / "pipe-20261116-0701-bbbb")
+    (piped / "diagnosis.json").unlink()
+    os.mkfifo(piped / "diagnosis.json")
+    made_run(tmp_path / "good-20261116-0702-cccc", broken=False)
+    with serving(tmp_path) as server:
+        runs = {run["name"][-4:]: run for run in told(server, "/api/runs")["runs"]}
+        assert runs["cccc"]["verdict"] == "PASS" and runs["aaaa"]["state"] == "unreadable"
+        assert runs["bbbb"]["state"] == "unreadable" and "no plain file" in runs["bbbb"]["said"]
+        assert told(server, f"/api/run/{identity_of(hostile)}")["curves"][0]["last"] == "inf"
+        status, _, body = asked(server, f"/api/run/{identity_of(piped)}")
+        assert status == 403 and b"no plain file" in body
+
+
+def test_a_list_that_cannot_be_had_for_a_moment_stays(home, monkeypatch):
+    monkeypatch.setattr("brickprof.live.shelf._RESCAN", 0.0)
+    shelf, key = Shelf([home]), identity_of(home / "bad-20261116-0700-aaaa")
+
+    def vanished(folder):
+        raise FileNotFoundError(folder)
+
+    monkeypatch.setattr("brickprof.live.shelf.runs_in", vanished)
+    assert len(shelf.runs()) == 2 and shelf.folder(key) is not None
+    monkeypatch.setattr("brickprof.live.shelf.runs_in", lambda folder: [])
+    assert shelf.runs() == [] and shelf.folder(key) is None
+
+
+def test_a_page_that_fails_is_an_answer(home, monkeypatch, capsys):
+    monkeypatch.setattr(Shelf, "look", lambda self, identity: 1 // 0)
+    with serving(home) as server:
+        status, _, body = asked(server, f"/api/run/{identity_of(home / 'bad-20261116-0700-aaaa')}")
+        assert status == 500 and json.loads(body) == {"error": "This page failed."}
+        assert asked(server, "/api/runs")[0] == 200
+    assert "brickprof: a page failed: ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_thread_that_cannot_be_started_leaves_its_place(home, monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    with serving(home) as server:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        for _ in range(40):  # more than there are places
+            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:
+                assert raw.recv(1) == b""
+        monkeypatch.undo()
+        assert asked(server, "/api/runs")[0] == 200
+
+
+def test_what_is_being_made_ends_with_the_server(home, monkeypatch):
+    monkeypatch.setattr("brickprof.live.work.__name__", "timeit")  # a process that takes its time
+    work, failed = Work(), []
+
+    def ask():
+        try:
+            work._worked(("-s", "import time", "time.sleep(60)"))
+        except Failed as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    (process,) = launching.until(lambda: list(work._running))
+    work.close()
+    thread.join(20)
+    assert failed and process.returncode == -signal.SIGKILL and not work._running
+    with pytest.raises(Failed, match="closed"):
+        work.report(home / "bad-20261116-0700-aaaa")
+
+
 def test_a_comparison_of_runs_that_grow_is_good_for_a_while(tmp_path, home, monkeypatch):
     folder = shutil.copytree(home / "bad-20261116-0700-aaaa", tmp_path / "run-20261116-0700-cccc")
     work, calls = Work(), []
@@ -457,6 +549,32 @@ def test_the_same_report_asked_for_twice_at_once_is_made_once(home, monkeypatch)
     for thread in threads:
         thread.join()
     assert work.made == 1
+
+
+def test_whoever_waited_for_a_report_of_a_run_that_grows_takes_it(tmp_path, home, monkeypatch):
+    folder = shutil.copytree(home / "bad-20261116-0700-aaaa", tmp_path / "run-20261116-0700-cccc")
+    work, calls, asked_at = Work(), [], []
+
+    def clock():
+        asked_at.append(time.monotonic())
+        return asked_at[-1]
+
+    def worked(key):
+        launching.until(lambda: len(asked_at) >= 5)  # each of them has asked by now, and one looked at what is kept
+        with (folder / "rank00000" / EVENTS).open("ab") as stream:
+            stream.write(b"\n")
+        return calls.append(key) or b"x"
+
+    monkeypatch.setattr("brickprof.live.work.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(work, "_worked", worked)
+    threads = [threading.Thread(target=work.report, args=(folder,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 1
+    work.report(folder)
+    assert len(calls) == 2
 
 
 # -- a real browser
@@ -507,6 +625,19 @@ def test_in_a_browser_the_list_and_a_comparison(tmp_path, home):
     assert 'data-curves="2"' in compared and "they part in step" in compared and "<img" not in compared
 
 
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
+def test_in_a_browser_a_step_beyond_all_counting_does_not_hang_the_page(tmp_path):
+    made = Made("embed")
+    made.owned()
+    made.event("start", 0, rank=-1, pid=1)
+    made.step(2**53 - 1, loss=1.0)
+    made.event("exited", 1, rank=-1, pid=1, code=0, text="the script exited 0", seconds=9.0)
+    made.run().save(folder := tmp_path / "far-20261116-0700-ffff")
+    with serving(folder) as server:
+        dom, complaints = browsed(f"http://127.0.0.1:{server.port}/run/{identity_of(folder)}", tmp_path)
+    assert complaints == "" and f'data-step="{2**53 - 1}"' in dom
+
+
 def test_the_server_writes_nothing(tmp_path, home):
     folder = shutil.copytree(home / "bad-20261116-0700-aaaa", tmp_path / "run-20261116-0700-cccc")
     (folder / "diagnosis.json").unlink()
@@ -514,7 +645,7 @@ def test_the_server_writes_nothing(tmp_path, home):
     before = tree(folder)
     key = identity_of(folder)
     with serving(tmp_path) as server:
-        launching.until(lambda: told(server, f"/api/run/{key}")["settled"], 60)
+        launching.until(lambda: told(server, f"/api/run/{key}")["settled"], JUDGED)
         asked(server, f"/report/{key}")
         assert told(server, f"/api/run/{key}")["verdict"] == "FAIL"
     assert tree(folder) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -71,6 +72,29 @@ def test_the_end_of_a_run_stores_it(tmp_path):
     found, *_ = conclusion._diagnosed(folder)
     kept = stored(Run.open(folder))
     assert kept is not None and kept.to_dict() == found.to_dict()
+
+
+class Unheard(io.StringIO):
+    """A stream that nobody takes anything from: a full disk, or a pipe whose reader has left."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error = error
+
+    def write(self, text: str) -> int:
+        raise self.error
+
+
+@pytest.mark.parametrize("stream", [Unheard(OSError(28, "full")), Unheard(BrokenPipeError(32, "gone")), None])
+def test_the_end_of_a_run_never_changes_its_exit_code(tmp_path, monkeypatch, capsys, stream):
+    from brickprof.launch import conclusion
+    from brickprof.launch.exits import Exit
+    from brickprof.launch.folder import Place
+
+    folder = broken().run().save(tmp_path / "run")
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert conclusion.conclude(Place(folder, "k3f9"), Exit(0, "ok", "the script exited 0")) == 0
+    assert (folder / "report.html").exists() and capsys.readouterr().out == ""
 
 
 def test_nothing_of_the_journal_is_read_for_it(run, monkeypatch):
@@ -166,19 +190,33 @@ def other_schema(folder):
     (folder / "judged.json").write_text(json.dumps({**note, "diagnosis": keeping._digest(file.read_bytes())}))
 
 
-def forged(folder):
-    """With a note that fits, and numbers that are none."""
-    file = folder / "diagnosis.json"
-    told = json.loads(file.read_text())
-    told["findings"][0]["confidence"] = "very"
-    file.write_text(json.dumps(told))
-    note = json.loads((folder / "judged.json").read_text())
-    (folder / "judged.json").write_text(json.dumps({**note, "diagnosis": keeping._digest(file.read_bytes())}))
+def forged(part: str, name: str, value: object):
+    """With a note that fits, and something in it that is not what it should be."""
+
+    def change(folder):
+        file = folder / "diagnosis.json"
+        told = json.loads(file.read_text())
+        place = told["run"] if part == "run" else told["findings"][0]
+        place[name] = value
+        file.write_text(json.dumps(told))
+        note = json.loads((folder / "judged.json").read_text())
+        (folder / "judged.json").write_text(json.dumps({**note, "diagnosis": keeping._digest(file.read_bytes())}))
+
+    return change
+
+
+FORGED = [
+    forged("finding", "confidence", "very"), forged("finding", "detected_step", 1e300),
+    forged("finding", "first_step", True), forged("finding", "obligation", ["\x1b[2J"]),
+    forged("finding", "coordinates", {"rank": "\x1b[2J"}), forged("run", "steps", "many"), forged("run", "ranks", [1]),
+    forged("run", "id", {"k": 3}), forged("run", "exit", "well"), forged("run", "curves", "steep"),
+    forged("run", "curves", {"loss": "steep"}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "change",
-    [grown, flipped, another_rank, lost, no_note, torn_note, strange_note, by_hand, other_terms, other_schema, forged],
+    [grown, flipped, another_rank, lost, no_note, torn_note, strange_note, by_hand, other_terms, other_schema, *FORGED],
 )
 def test_what_was_touched_is_judged_anew(run, change, monkeypatch):
     change(run.path)
@@ -204,6 +242,40 @@ def test_the_judge_is_told_by_rules_contracts_and_plugins(monkeypatch):
     monkeypatch.undo()
     keeping.judge.cache_clear()
     assert ours != theirs and keeping.judge() == ours
+
+
+def test_the_judge_is_told_by_every_module_that_a_verdict_depends_on():
+    """What judging loads of the package is in the digest: a change of it is another judge."""
+    program = (
+        "import sys; from brickprof.diagnosis import diagnose, keeping; from brickprof.run import Run\n"
+        "diagnose(Run.from_records([]))\n"
+        "loaded = {module.__file__ for name, module in sys.modules.items() if name.partition('.')[0] == 'brickprof'}\n"
+        "told = {str(file) for file in keeping._judging()}\n"
+        "print([file for file in loaded - told if file and not file.endswith('logs/__init__.py')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_plugin_that_was_edited_is_another_judge(tmp_path, monkeypatch):
+    import importlib.metadata
+
+    package = tmp_path / "their_rules"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('nobody is to import this')\n")
+    (package / "strict.py").write_text("BOUND = 1\n")
+    (package / "helping.py").write_text("A = 1\n")
+    point = importlib.metadata.EntryPoint("rules.strict", "their_rules.strict", "brickprof.plugins")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point])
+    told = []
+    for file, words in (("strict.py", "BOUND = 1\n"), ("strict.py", "BOUND = 2\n"), ("helping.py", "A = 2\n")):
+        (package / file).write_text(words)
+        keeping.judge.cache_clear()
+        told.append(keeping.judge())
+    monkeypatch.undo()
+    keeping.judge.cache_clear()
+    assert len(set(told)) == 3
 
 
 def test_what_is_written_while_it_is_judged_makes_it_stale(tmp_path):
@@ -394,3 +466,44 @@ def test_columns_are_read_past_what_is_missing_and_past_slices():
     assert columns.whole(pa.chunked_array([], pa.int64())).tolist() == []
     table = pa.table({"a": wholes})
     assert columns.rows(table, np.asarray([True] + [False] * 4 + [True]))["a"].to_pylist() == [1, 6]
+
+
+# -- a run that goes on
+
+
+def begun(made: Made) -> Made:
+    made.event("start", 0, rank=-1, pid=4242)
+    made.event("run", 0, run_id="k3f9", pid=4243)
+    return made
+
+
+def healthy() -> Made:
+    made = Made()
+    made.owned()
+    for step in range(12):
+        made.step(step, loss=3.0 - step / 10)
+    return made
+
+
+def test_a_run_that_goes_on_is_told_so_far(tmp_path, capsys):
+    folder = begun(healthy()).run().save(tmp_path / "run")
+    assert main(["show", str(folder)]) == 0
+    assert "12 steps so far" in capsys.readouterr().out
+    for name in ("markdown", "github", "junit"):
+        assert main(["report", str(folder), "-r", name]) == 0
+        assert "12 steps so far" in capsys.readouterr().out
+    assert main(["report", str(folder), "-o", str(tmp_path / "page.html")]) == 0
+    assert "12 steps so far" in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_a_broken_run_that_goes_on_has_no_end_yet(tmp_path, capsys):
+    assert main(["show", str(begun(broken()).run().save(tmp_path / "run"))]) == 0
+    assert "(it goes on, or was killed: no end is recorded)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("kind", "rank"), [("exited", -1), ("exit", 0)])
+def test_a_run_that_ended_is_not_told_so_far(kind, rank):
+    made = begun(healthy())
+    made.event(kind, 12, rank=rank, code=0, text="the script exited 0", steps=12, **{"class": "ok"})
+    told = diagnose(made.run())
+    assert "ended" not in told.run and "so far" not in str(told)

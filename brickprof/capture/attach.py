@@ -20,10 +20,10 @@ from brickprof.bricks import Brick, Kind
 from brickprof.capture.arm import describe_exception
 from brickprof.capture.trace import PHASE
 from brickprof.errors import OutputError
-from brickprof.journal import write_meta
+from brickprof.journal import ProcessLog, write_meta
 from brickprof.journal.folders import new_run_folder, run_id_of
 from brickprof.records import BUDGET, RunMeta
-from brickprof.settings import Settings, contract_texts
+from brickprof.settings import Settings, terms_in_words
 
 if TYPE_CHECKING:
     from brickprof.capture.session import Session
@@ -41,6 +41,16 @@ class Attachment:
         self.folder = _new_folder(settings)
 
     def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except Exception as error:  # a training that nobody watches is better than none
+            with contextlib.suppress(Exception):
+                text = f"nothing is recorded of process {os.getpid()}: {type(error).__name__}: {error}"
+                ProcessLog(self.folder).event("note", 0, {"text": text})
+            self._leave()
+        return self
+
+    def _begin(self) -> None:
         from brickprof.capture import hub, patches
         from brickprof.capture.claim import claim
         from brickprof.capture.session import Session
@@ -55,27 +65,32 @@ class Attachment:
         for optimizer in self._optimizers:
             hub.send("optimizer_built", optimizer)
         patches.forget_first_call()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and self._session is not None:
-            self._session.exception(describe_exception(error), error)
+            with contextlib.suppress(Exception):
+                self._session.exception(describe_exception(error), error)
         self.close()
 
     def close(self) -> None:
         """Stops capture and leaves nothing behind; the run stays readable."""
-        from brickprof.capture import hub, patches
-
-        session, self._session = self._session, None
+        if self._session is not None:
+            self._leave()
         self._model, self._optimizers = None, []
-        if session is None:
-            return
-        hub.remove(session)
-        session.close()
-        if self._patched_here and not hub.sessions:
-            patches.uninstall()
+
+    def _leave(self) -> None:
+        with contextlib.suppress(Exception):
+            from brickprof.capture import hub, patches
+
+            session, self._session = self._session, None
+            if session is not None:
+                hub.remove(session)
+                with contextlib.suppress(Exception):
+                    session.close()
+            if self._patched_here and not hub.sessions:
+                patches.uninstall()
 
     def flush(self) -> None:
         if self._session is not None:
@@ -100,12 +115,7 @@ def _new_folder(settings: Settings) -> Path:
             level=settings.level,
             version=__version__,
             source="attach",
-            extra={
-                "cwd": os.getcwd(),
-                "thresholds": settings.thresholds,
-                "suppress": settings.suppress,
-                "contracts": contract_texts(settings),
-            },
+            extra={"cwd": os.getcwd(), **terms_in_words(settings)},
         )
         write_meta(folder, meta)
     except OSError as error:

@@ -19,7 +19,7 @@ from brickprof.errors import OutputError
 from brickprof.journal import write_meta
 from brickprof.journal.folders import new_run_folder, run_id_of
 from brickprof.records import RunMeta
-from brickprof.settings import Settings
+from brickprof.settings import Settings, terms_in_words
 
 if TYPE_CHECKING:
     from brickprof.capture.session import Session
@@ -73,7 +73,8 @@ class Cell(Armed):
         sessions, self._sessions = self._sessions, []
         for session in sessions:
             hub.remove(session)
-            session.close()
+            with contextlib.suppress(Exception):  # the cell is over, and went well or not by itself
+                session.close()
         if self._patched_here and not hub.sessions:
             patches.uninstall()
         elif factory is None:
@@ -111,6 +112,7 @@ def _new_folder(settings: Settings, name: str) -> Path:
             level=settings.level,
             version=__version__,
             source="notebook",
+            extra=terms_in_words(settings),
         )
         write_meta(folder, meta)
     except OSError as error:

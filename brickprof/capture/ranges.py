@@ -38,7 +38,7 @@ class Ranges:
 
     def _learn(self) -> None:
         """A brick is new, and perhaps with it a second model: then all names carry theirs."""
-        self._known = {number: each for each, number in self._bricks.items()}
+        self._known = {number: each for each, number in list(self._bricks.items())}  # another thread may add one
         self._titles = {}
 
     def _title(self, brick: int, phase: int) -> str:

@@ -6,6 +6,7 @@ so that a full disk or an interrupt leaves no half of it; what stood there stays
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STDOUT = "-"
+_ELSEWHERE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 
 def write(file: str | Path, content: str | bytes) -> None:
@@ -31,7 +33,9 @@ def write(file: str | Path, content: str | bytes) -> None:
         _into(Path(file), data)
     except OSError as error:
         folder = Path(file).parent
-        raise OutputError(f"{clean(file)} cannot be written: {_reason(folder, error)}", _advice(folder)) from None
+        raise OutputError(
+            f"{clean(file)} cannot be written: {_reason(folder, error)}", _advice(folder, error)
+        ) from None
 
 
 def make_folder(folder: str | Path) -> None:
@@ -87,8 +91,10 @@ def _reason(folder: Path, error: OSError) -> str:
     return f"{error.strerror or error}."
 
 
-def _advice(folder: Path) -> str:
-    return "" if folder.exists() else f"Make it first: mkdir -p {clean(folder)}"
+def _advice(folder: Path, error: OSError) -> str:
+    if not folder.exists():
+        return f"Make it first: mkdir -p {clean(folder)}"
+    return "Say where else with -o." if error.errno in _ELSEWHERE else ""
 
 
 def _to_stdout(data: bytes) -> None:

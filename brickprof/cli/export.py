@@ -6,14 +6,19 @@ formats are the modules of ``brickprof.telemetry.exports``.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
+from brickprof.cli._writing import STDOUT
+
 if TYPE_CHECKING:
     from brickprof.run import Run
+
+_STDOUT = Path("/dev/stdout")
 
 
 class _WithFormats(TyperCommand):
@@ -36,7 +41,12 @@ def export(
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="One of the formats below.")] = "parquet",
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="PATH", help="The file or folder to write; default: in the run's folder."),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="PATH",
+            help="The file or folder to write, - for stdout; default: in the run's folder.",
+        ),
     ] = None,
     endpoint: Annotated[
         str | None, typer.Option("--endpoint", metavar="URL", help="For otlp: the endpoint to send to.")
@@ -66,21 +76,25 @@ def export(
     from brickprof.telemetry.window import steps as window
 
     module = exports.find(to)
-    if endpoint and not hasattr(module, "send"):
-        raise _no_endpoint(to)
+    if endpoint and (out is not None or not hasattr(module, "send")):
+        raise _no_endpoint(to, out)
     asked = window(steps) if steps is not None else None
     opened = open_run(run)
     _warn(opened)
-    print(_export(module, _part(opened, asked), out, endpoint))
+    taken = out is not None and str(out) in (STDOUT, str(_STDOUT))
+    said = _export(module, _part(opened, asked), _STDOUT if taken else out, endpoint)
+    print(said, file=sys.stderr if taken else sys.stdout)
 
 
 def _export(module: Any, run: Run, out: Path | None, endpoint: str | None) -> str:
-    from brickprof.errors import OutputError
+    from brickprof.errors import OutputError, UsageError
     from brickprof.telemetry import exports
     from brickprof.text import clean
 
     if out is None and hasattr(module, "send"):
         return clean(module.send(run, endpoint), limit=2000)
+    if out == _STDOUT and not module.SUFFIX:
+        raise UsageError(f"--to {module.NAME} writes a folder, which stdout is not.", "Say where with -o FOLDER.")
     place = exports.place(module, run, out)
     try:
         return f"wrote {clean(module.write(run, place), limit=2000)}"
@@ -96,8 +110,6 @@ def _part(run: Run, steps: range | None) -> Run:
 
 
 def _warn(run: Run) -> None:
-    import sys
-
     from brickprof.text import clean
 
     if run.damage:
@@ -105,9 +117,12 @@ def _warn(run: Run) -> None:
         print(f"brickprof: this run is damaged, and what is whole is written: {lost}", file=sys.stderr)
 
 
-def _no_endpoint(to: str) -> Exception:
+def _no_endpoint(to: str, out: Path | None) -> Exception:
     from brickprof.errors import UsageError
     from brickprof.telemetry import exports
+    from brickprof.text import clean
 
     takers = [name for name, module in exports.formats().items() if hasattr(module, "send")]
-    return UsageError(f"--endpoint is for --to {' or '.join(takers)}, not for {to}.")
+    if to not in takers:
+        return UsageError(f"--endpoint is for --to {' or '.join(takers)}, not for {to}.")
+    return UsageError(f"--endpoint sends, -o {clean(out)} writes.", "Give one of them.")

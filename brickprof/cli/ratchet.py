@@ -78,7 +78,8 @@ def _show(made: Plan) -> None:
         rows.append(("" if place else "Must hold", clean(proposal.says)))
         rows.append(("", f"  {clean(measure(proposal))}"))
         rows.append(("", f"  {clean(proposal.because)}"))
-    shown = ["..." if isinstance(word, Hidden) else clean(word, limit=100) for word in made.case.command.words]
+    words_ = made.case.command.words
+    shown = [clean(f"{each.before}..." if isinstance(each, Hidden) else each, limit=100) for each in words_]
     rows.append(("Trains", " ".join(shown)))
     rows += [("Note", clean(note)) for note in made.case.command.notes]
     for place, page in enumerate(made.pages):
@@ -88,12 +89,14 @@ def _show(made: Plan) -> None:
 
 
 def _say_next(made: Plan) -> None:
+    import shlex
+
     from brickprof.text import clean
 
-    test = made.test.path.relative_to(made.root)
+    test, run = (shlex.quote(clean(each)) for each in (made.test.path.relative_to(made.root), made.run))
     _print_rows([
         ("Then", f"pytest {test}    fails until this is put right"),
-        ("", f"pytest {test} --brickprof-run {clean(made.run)}    on this run, without training"),
+        ("", f"pytest {test} --brickprof-run {run}    on this run, without training"),
     ])  # fmt: skip
 
 
@@ -105,13 +108,15 @@ def _print_rows(rows: list[tuple[str, str]]) -> None:
 def _print_pages(made: Plan) -> None:
     import difflib
 
+    from brickprof.text import clean
+
     for page in made.pages:
         place = str(page.path.relative_to(made.root))
         _print(f"\n--- {place}")
         if page.state == "different":
-            there = page.path.read_text("utf-8", "replace").splitlines()
-            for line in difflib.unified_diff(there, page.text.splitlines(), "as it is", "as it would be", lineterm=""):
-                _print(line)
+            there, ours = page.there.splitlines(), page.text.splitlines()
+            for line in difflib.unified_diff(there, ours, "as it is", "as it would be", lineterm=""):
+                _print(clean(line, limit=2_000, one_line=False))
         else:
             _print(page.text.rstrip("\n"))
 

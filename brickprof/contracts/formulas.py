@@ -40,7 +40,8 @@ RELATIONS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "==": operator.eq,
 }  # fmt: skip
 IN_WORDS = {"<=": "at most", ">=": "at least", "<": "below", ">": "above", "==": "exactly"}
-_BOUND = re.compile(r"(\w+)\(\s*(\w+)\s*(?:\[(.+)\])?\s*\)\s*(<=|>=|==|<|>)\s*(\S+)", re.DOTALL)
+_BOUND = re.compile(r"(\w+)\(\s*(\w+)\s*(?:\[(.+)\])?\s*\)\s*(<=|>=|==|<|>)\s*(\S{1,100})", re.DOTALL)
+"""The right side has an end: behind a name that is full of brackets, one without would be tried at every bracket."""
 _HOLDS = re.compile(r"([A-Z][A-Z0-9-]*) holds")
 
 

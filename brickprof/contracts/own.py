@@ -42,7 +42,7 @@ def recorded(texts: Any) -> dict[str, Contract]:
 
 
 def parse(text: str, file: str) -> Contract:
-    content = text.encode("utf-8", "surrogateescape")
+    content = text.encode("utf-8", "surrogatepass")  # what is no text is no YAML either, which says so below
     if len(content) > registry.MAX_BYTES:
         raise ConfigurationError(f"{file} has {len(content):,} bytes; a contract has at most {registry.MAX_BYTES:,}.")
     document, lines = registry.parse(content, file)

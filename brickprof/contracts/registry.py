@@ -66,15 +66,14 @@ def parse(content: bytes, file: str) -> tuple[Any, dict[tuple[str | int, ...], i
             if isinstance(event, yaml.AliasEvent):
                 line = event.start_mark.line + 1 if event.start_mark else 1
                 raise ConfigurationError(f"{file}:{line}: aliases are not read here.")
-        node = yaml.compose(content, Loader=loader)
+        lines: dict[tuple[str | int, ...], int] = {}
+        return _plain(yaml.compose(content, Loader=loader), (), lines, file), lines
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise ConfigurationError(f"{file}:{mark.line + 1 if mark else 1}: {problem}.") from None
     except (UnicodeDecodeError, RecursionError) as error:
         raise ConfigurationError(f"{file}:1: this is not YAML text ({type(error).__name__}).") from None
-    lines: dict[tuple[str | int, ...], int] = {}
-    return _plain(node, (), lines, file), lines
 
 
 def _plain(node: Any, path: tuple[str | int, ...], lines: dict[tuple[str | int, ...], int], file: str) -> Any:

@@ -195,16 +195,17 @@ def _thresholds(value: Any, path: tuple[str | int, ...], place: Place) -> tuple[
 
 def _number(value: Any, path: tuple[str | int, ...], place: Place) -> float:
     # YAML 1.1 reads 1e-5 as text; a NaN threshold would never fire.
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            raise place.error(path, f"should be a number, not {value!r}") from None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise place.error(path, f"should be a number, not {_kind(value)}")
-    if not math.isfinite(value):
-        raise place.error(path, f"is {value}", "A threshold has to be finite, or it never fires.")
-    return float(value)
+    try:
+        told = float(value)
+    except ValueError:
+        raise place.error(path, f"should be a number, not {value!r}") from None
+    except OverflowError:
+        told = math.inf
+    if not math.isfinite(told):
+        raise place.error(path, f"is {told}", "A threshold has to be finite, or it never fires.")
+    return told
 
 
 def _kind(value: Any) -> str:

@@ -7,6 +7,7 @@ that is misspelt would never be in force.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -52,7 +53,9 @@ class Terms:
         known = {**registry.library(), **own}
         names = {f"{identifier}.{name}" for identifier, contract in known.items() for name, _ in contract.thresholds}
         return cls(
-            {k: float(v) for k, v in thresholds.items() if k in names} if isinstance(thresholds, dict) else {},
+            {k: float(v) for k, v in thresholds.items() if k in names and _finite(v)}
+            if isinstance(thresholds, dict)
+            else {},
             {k: str(v) for k, v in suppressed.items() if k in known} if isinstance(suppressed, dict) else {},
             own,
         )
@@ -74,6 +77,10 @@ class Terms:
         if identifier not in known:
             raise ConfigurationError(f"There is no contract {identifier!r}.", _nearest(identifier, sorted(known)))
         return known[identifier]
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
 
 
 def _nearest(wanted: str, known: list[str]) -> str:

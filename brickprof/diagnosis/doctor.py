@@ -99,9 +99,16 @@ class Doctor:
         about |= transfer_facts(self.engine.story) | log_facts(self.engine.story)
         if run is not None:
             about |= course_facts(self.engine.story) | time_facts(run)
+            about |= {"ended": False} if self._unfinished() else {}
         if self.engine.notes:
             about["notes"] = list(self.engine.notes)
         return Diagnosis(verdict, about, tuple(findings), contracts)
+
+    def _unfinished(self) -> bool:
+        """Whether it was seen to begin and not to end: it goes on, or was killed together with who watched it."""
+        story = self.engine.story
+        began = [event for rank in story.ranks for event in story.events("run", rank)] + story.events("start", -1)
+        return any("pid" in event.fields for event in began) and self.timeline.ended is None and not self.timeline.exits
 
     def _hypotheses(self, violation: Violation, case: Case) -> list[Hypothesis]:
         """What each family of causes has to say; one that fails says so and is left out."""

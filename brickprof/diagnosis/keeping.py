@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from brickprof.run import Run
 
 DIAGNOSIS, JUDGED = "diagnosis.json", "judged.json"
-_JUDGES = ("contracts", "diagnosis", "journal", "rules", "run")
-"""The parts of the package that a verdict depends on."""
+_PACKAGE = Path(__file__).resolve().parents[1]
+_JUDGES = ("contracts", "diagnosis", "journal", "logs/reading", "rules", "run")
+"""The parts of the package that a verdict depends on, beside the modules at its top (records, bricks, the pulse)."""
 _WORDS = (".py", ".yaml")
+_OF_RUN = {"id": str, "script": str, "steps": int, "ranks": int, "exit": dict, "curves": dict}
+"""What reports count on in the ``run`` part, where it is there."""
 
 
 def diagnosed(run: Run) -> Diagnosis:
@@ -49,7 +52,7 @@ def stored(run: Run) -> Diagnosis | None:
         if judged["diagnosis"] != _digest(written) or judged["judge"] != judge() or not _unchanged(run.path, judged):
             return None
         found = Diagnosis.from_dict(json.loads(written))
-        if not all(map(_sound, found.findings)):
+        if not (_sound_run(found.run) and all(map(_sound, found.findings))):
             return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, BrickprofError):
         return None
@@ -78,15 +81,43 @@ def judge() -> str:
     """Who judges: a digest of the code and the contracts that a verdict depends on, and of the plugins beside them."""
     from importlib.metadata import entry_points
 
-    package = Path(__file__).resolve().parents[1]
     found = sha256()
-    for part in _JUDGES:
-        for file in sorted(each for each in (package / part).rglob("*") if each.suffix in _WORDS):
-            found.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    for file in _judging():
+        found.update(file.relative_to(_PACKAGE).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
     for point in sorted(entry_points(group=plugins.GROUP), key=lambda point: point.name):
         version = point.dist.version if point.dist is not None else ""
         found.update(f"{point.name}={point.value}@{version}\0".encode())
+        for file in _code(point.module):
+            found.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     return found.hexdigest()
+
+
+def _judging() -> list[Path]:
+    files = [each for part in _JUDGES for each in (_PACKAGE / part).rglob("*")]
+    return sorted(each for each in (*files, *_PACKAGE.glob("*")) if each.suffix in _WORDS)
+
+
+def _code(module: str) -> list[Path]:
+    """The file of a plugin and, in a package, those beside it: whoever writes one changes it without a new version.
+
+    Nothing of it is imported for that.
+    """
+    from importlib.machinery import PathFinder
+    from importlib.util import find_spec
+
+    head, *inner = module.split(".")
+    try:
+        found, name = find_spec(head), head
+        for part in inner:
+            places, name = found and found.submodule_search_locations, f"{name}.{part}"
+            found = PathFinder.find_spec(name, places) if places else None
+    except (ImportError, ValueError):
+        return []
+    if found is None or found.origin is None or not Path(found.origin).is_file():
+        return []  # judging says that it cannot be loaded
+    file = Path(found.origin)
+    alone = not inner and found.submodule_search_locations is None
+    return [file] if alone else sorted(file.parent.glob("*.py"))
 
 
 def _unchanged(folder: Path, judged: dict[str, Any]) -> bool:
@@ -98,15 +129,22 @@ def _unchanged(folder: Path, judged: dict[str, Any]) -> bool:
     return all(checksum(folder / name) == then[name][2] for name in touched)
 
 
+def _sound_run(told: dict[str, Any]) -> bool:
+    curves = told.get("curves")
+    sound = all(type(told[name]) is kind for name, kind in _OF_RUN.items() if told.get(name) is not None)
+    return sound and (not curves or all(isinstance(curve, dict) for curve in curves.values()))
+
+
 def _sound(finding: Finding) -> bool:
     """Whether everything in it is what it should be: a folder may come from anywhere."""
-    numbers = (finding.confidence, finding.first_step, finding.detected_step)
+    steps = (finding.first_step, finding.detected_step)
     words = [finding.id, finding.contract, finding.root_cause, finding.brick, finding.granularity, finding.scope,
-             finding.nature, finding.symptom, finding.action, finding.next_experiment]  # fmt: skip
+             finding.nature, finding.symptom, finding.action, finding.next_experiment, finding.obligation]  # fmt: skip
     words += [text for why in finding.whys for text in (why.question, why.finding, why.brick)]
     words += [text for out in finding.ruled_out for text in (out.root_cause, out.because)]
-    counted = all(isinstance(number, (int, float)) for number in numbers) and isinstance(finding.first_step, int)
-    return counted and isinstance(finding.coordinates, dict) and all(isinstance(text, str) for text in words)
+    counted = isinstance(finding.confidence, (int, float)) and all(type(step) is int for step in steps)
+    placed = all(type(place) is int for place in finding.coordinates.values())
+    return counted and placed and all(isinstance(text, str) for text in words)
 
 
 def _digest(written: bytes) -> str:

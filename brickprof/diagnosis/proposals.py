@@ -33,6 +33,8 @@ _FEWEST_HEALTHY = 3
 _ROOM = 3.0
 """How far above the largest healthy value a bound lies, before it is rounded up."""
 _FAR = 10.0
+_HUGE = 1e300
+"""Beyond it, and below its inverse, a few times a value may be no number any more."""
 _OF_THE_PEAK = 1e-3
 _CHECK = "C-OWN-CHECK"
 _HOLDS = "holds"
@@ -230,7 +232,7 @@ def _healthy_bound(finding: Finding, story: Story, quantity: str) -> tuple[float
         return None
     before = found[0].values[(found[0].steps < finding.first_step) & np.isfinite(found[0].values)]
     healthy = before[: max(_FEWEST_HEALTHY, len(before) // 2)]
-    if len(healthy) < _FEWEST_HEALTHY or not (largest := float(healthy.max())) > 0:
+    if len(healthy) < _FEWEST_HEALTHY or not 1 / _HUGE < (largest := float(healthy.max())) < _HUGE:
         return None
     bound = rounded_up(_ROOM * largest)
     last = int(found[0].steps[len(healthy) - 1])

@@ -62,9 +62,21 @@ def _parsed(data: bytes) -> RunMeta | None:
     if data[-_FINISH_SIZE:] != _FINISH % crc32(body):
         return None
     try:
-        return from_fields(json.loads(data))
+        meta = from_fields(json.loads(data))
     except (ValueError, TypeError, RecursionError):
         return None
+    return meta if _is_sound(meta) else None
+
+
+def _is_sound(meta: RunMeta) -> bool:
+    """Whether everything in it is of its kind: a checksum only says that nobody's disk broke it."""
+    words = (meta.run_id, meta.script, meta.level, meta.version, meta.source, meta.host, *meta.argv)
+    counts = (meta.started_ns, meta.schema)
+    return (
+        all(isinstance(word, str) for word in words)
+        and all(type(count) is int for count in counts)
+        and isinstance(meta.extra, dict)
+    )
 
 
 def _rebuilt(folder: Path) -> RunMeta:

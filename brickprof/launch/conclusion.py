@@ -119,12 +119,11 @@ def _page(diagnosis: Diagnosis, run: Run, place: Place) -> None:
     try:
         beside.write_text(text(diagnosis, run), "utf-8")
         beside.replace(file)
+        _put(f"  {'Report':11}{place.shown}/{file.name}")
     except KeyboardInterrupt:
         _say(place, f"interrupted while writing the page; brickprof report {place.run_id} writes it.")
     except Exception as error:
         _say(place, f"the page was not written: {_in_words(error)}")
-    else:
-        print(f"  {'Report':11}{place.shown}/{file.name}", file=sys.stderr)
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
@@ -152,8 +151,14 @@ def on_terminal() -> bool:
 
 def _say(place: Place, text: str) -> None:
     if place.speaks:
+        _put(f"brickprof: {text}")
+
+
+def _put(line: str) -> None:
+    """On stderr, if it is there and somebody reads it: it may be closed, full, or a pipe whose reader has left."""
+    if sys.stderr is not None:
         with suppress(OSError, ValueError):
-            print(f"brickprof: {text}", file=sys.stderr, flush=True)
+            print(line, file=sys.stderr, flush=True)
 
 
 def _in_words(error: Exception) -> str:

@@ -42,6 +42,8 @@ class Signs:
     beats: dict[int, Beat] = field(default_factory=dict)
     written: float = 0.0
     """When a file of the run last grew, as unix seconds."""
+    vanished: bool = False
+    """Whether the run's folder is no more."""
     _gone_since: float | None = None
 
     def take(self, event: Event) -> None:
@@ -53,6 +55,8 @@ class Signs:
         elif event.kind == "run":
             self.ranks[event.rank] = event
             self.finished.pop(event.rank, None)
+            if self.raised is not None and self.raised.rank == event.rank:  # started again
+                self.raised = None
         elif event.kind == "exit":
             self.finished[event.rank] = event
         elif event.kind == "exception":
@@ -63,6 +67,8 @@ class Signs:
         told = self._told()
         if told is not None:
             return told
+        if self.vanished:
+            return Condition(ENDED, "its folder is gone")
         pids = self._pids()
         if not pids:
             fresh = now - self.written < _FRESH

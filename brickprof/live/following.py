@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import stat
 import time
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ _RESCAN, _SLACK = 1.0, 0.05
 _FEW_RANKS = 16
 _MOST_NOTES = 4
 _LONGEST_NAME = 200
+_WIDEST = 2**63
 
 
 class Follow:
@@ -45,7 +47,7 @@ class Follow:
         self.folder = folder
         may_read(folder)
         self.meta, self._meta_damage = read_meta(folder)
-        self.signs = Signs(host=self.meta.host)
+        self.signs = Signs(host=str(self.meta.host))
         self.diagnosis: Diagnosis | None = None
         self.judged = ""
         self.alarms = 0
@@ -93,6 +95,7 @@ class Follow:
 
     def _scan(self) -> None:
         self._ranks = rank_folders(self.folder)
+        self.signs.vanished = not self.folder.is_dir()
         paths = {PROCESS_RANK: self.folder / PROCESS}
         paths |= {rank: folder / EVENTS for rank, folder in self._ranks.items()}
         wanted = dict.fromkeys(paths, _OF_ALL) | {PROCESS_RANK: _LAUNCH, self.first: _OF_FIRST}
@@ -140,7 +143,7 @@ class Follow:
 
     def _a_loss(self, step: int, value: float, time_ns: int) -> None:
         last, when = self._last_loss
-        if step > last:
+        if step != last:  # it goes back where a rank was started again
             if step == last + 1 and 0 < when < time_ns:
                 self._seconds.add(step, (time_ns - when) / 1e9)
             self._last_loss = (step, time_ns)
@@ -189,7 +192,7 @@ class Follow:
         ranks = tuple(self._rank(rank, self.signs.beats.get(rank)) for rank in sorted(self._ranks))
         tail = [*self._loss.open, *self._unwritten]
         loss = self._loss.course.series(tail)
-        told = max((point.step for point in loss.points[-1:]), default=0)
+        told = max(self._last_loss[0], *(step for step, _ in self._unwritten), 0)
         return Scene(
             run_id=clean(self.meta.run_id, limit=40),
             name=clean(self.folder.name, limit=_LONGEST_NAME),
@@ -222,12 +225,8 @@ class Follow:
         self.poll()
         return self.signs.condition().over
 
-    @property
-    def last_step(self) -> int:
-        return max((beat.step for beat in self.signs.beats.values()), default=self._last_loss[0])
-
     def _elapsed(self, *, over: bool) -> float:
-        began = self.meta.started_ns / 1e9
+        began = _whole(self.meta.started_ns) / 1e9
         if not began:
             began = min((event.time_ns / 1e9 for event in self.signs.ranks.values()), default=0.0)
         ended = (event.time_ns / 1e9 for event in (*self.signs.exited.values(), *self.signs.finished.values()))
@@ -265,9 +264,15 @@ class Follow:
 
 
 def may_read(folder: Path) -> None:
-    """``UnreadableInput`` where the folder, or a rank's, may not be read: then there is nothing to follow."""
+    """``UnreadableInput`` where the folder, or a rank's, may not be read, or holds what would never end.
+
+    A pipe that somebody put there in place of a file would hold up whoever opens it.
+    """
     for each in (folder, *rank_folders(folder).values()):
         listable(each, folder)
+        odd = next((path for path in each.iterdir() if _is_odd(path)), None)
+        if odd is not None:
+            raise UnreadableInput(f"{clean(odd)} is no plain file, so this run is not read.")
 
 
 def listable(folder: Path, run: Path) -> None:
@@ -281,6 +286,14 @@ def listable(folder: Path, run: Path) -> None:
         ) from None
     except OSError as error:
         raise UnreadableInput(f"{clean(folder)} cannot be read: {clean(error.strerror or error)}.") from None
+
+
+def _is_odd(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # a link that leads nowhere, or gone meanwhile
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _owner(path: Path) -> str:
@@ -324,4 +337,4 @@ def _number_or_none(value: Any) -> float | None:
 
 
 def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _WIDEST else 0

@@ -20,6 +20,9 @@ from brickprof.records import Event
 _KIND = re.compile(rb'\{"seq":\d+,"t":\d+,"kind":"(\w+)"')
 MOST_BYTES = 4 * 2**20
 """Read of one file at one look."""
+_MOST = 2**63
+_MOST_STEPS = 2**53
+"""Beyond it a page has no whole numbers."""
 
 
 class Events:
@@ -73,7 +76,7 @@ class Events:
             return []
         events, damage = parse_events(b"\n".join(chosen), where=self.path.name, rank=self.rank)
         self.lost += damage.records_lost or 0
-        new = [event for event in events if _sound(event) and event.seq > self._floor]
+        new = [event for event in events if sound(event) and event.seq > self._floor]
         self._last = max((event.seq for event in new), default=self._last)
         return new
 
@@ -111,6 +114,7 @@ class Rows:
         return table
 
 
-def _sound(event: Event) -> bool:
+def sound(event: Event) -> bool:
     """Whether its frame is what capture writes: anybody can put a line with the right checksum into a file."""
-    return all(isinstance(value, int) for value in (event.seq, event.time_ns, event.step))
+    numbers = ((event.seq, _MOST), (event.time_ns, _MOST), (event.step, _MOST_STEPS))
+    return all(isinstance(value, int) and -most < value < most for value, most in numbers)

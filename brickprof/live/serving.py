@@ -29,7 +29,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from brickprof.errors import BrickprofError
-from brickprof.live.shelf import Shelf
+from brickprof.live.shelf import Crowded, Shelf
 from brickprof.live.work import Failed, Work
 from brickprof.reports.live import shell
 from brickprof.text import clean
@@ -108,7 +108,11 @@ class Server(ThreadingHTTPServer):
         if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._room.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
@@ -119,11 +123,15 @@ class Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exception()
         if not isinstance(error, OSError):  # a browser that goes away is no news
-            print(f"brickprof: a page failed: {clean(f'{type(error).__name__}: {error}')}", file=sys.stderr)
+            self.complain(error)
+
+    def complain(self, error: BaseException | None) -> None:
+        print(f"brickprof: a page failed: {clean(f'{type(error).__name__}: {error}')}", file=sys.stderr)
 
     def server_close(self) -> None:
         super().server_close()
         self.shelf.close()
+        self.work.close()
 
 
 def is_loopback(host: str) -> bool:
@@ -193,6 +201,11 @@ class Handler(BaseHTTPRequestHandler):
             return self._failed(parts.path, HTTPStatus.FORBIDDEN, clean(error))
         except Failed as error:
             return self._failed(parts.path, HTTPStatus.INTERNAL_SERVER_ERROR, clean(error))
+        except Crowded as error:
+            return self._failed(parts.path, HTTPStatus.SERVICE_UNAVAILABLE, clean(error))
+        except Exception as error:  # a page that fails is an answer too
+            self.server.complain(error)
+            return self._failed(parts.path, HTTPStatus.INTERNAL_SERVER_ERROR, "This page failed.")
 
     def _knows_token(self) -> bool:
         try:

@@ -10,6 +10,7 @@ import hashlib
 import threading
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from brickprof.errors import BrickprofError
 from brickprof.journal import EVENTS, PROCESS, PROCESS_RANK, rank_folders, read_meta
 from brickprof.journal.lines import parse_events
 from brickprof.live.condition import Signs
-from brickprof.live.following import listable
-from brickprof.live.reading import Events
+from brickprof.live.following import listable, may_read
+from brickprof.live.reading import Events, sound
 from brickprof.live.watching import Watched
 from brickprof.reports.live.facts import facts, number
 from brickprof.run.parts import unpacked
@@ -33,7 +34,9 @@ _RESCAN = 2.0
 _SETTLED_RESCAN = 20.0
 """Seconds between looks at a run that is over."""
 _MOST_RUNS = 300
-_MOST_FOLLOWED = 6
+_MOST_FOLLOWED = 12
+_STILL_WANTED = 20.0
+"""Seconds after which a run that nobody asked for makes room for another: pages ask every fifteen at least."""
 _IDLE = 60.0
 _LOOK = 0.2
 _TAIL = 65_536
@@ -45,6 +48,8 @@ class Entry:
     id: str
     folder: Path
     told: dict[str, Any] = field(default_factory=dict)
+    known: dict[str, Any] = field(default_factory=dict)
+    """What never changes."""
     looked: float = float("-inf")
     signs: Signs = field(default_factory=Signs)
     launch: Events | None = None
@@ -60,11 +65,16 @@ class _Followed:
     told: dict[str, Any] = field(default_factory=dict)
 
 
+class Crowded(Exception):
+    """More runs are looked at than one server follows."""
+
+
 class Shelf:
     """Safe to ask from several threads."""
 
     def __init__(self, given: list[Path]) -> None:
         self._given = given
+        self._found: dict[Path, list[Path]] = {}
         self._entries: dict[str, Entry] = {}
         self._followed: OrderedDict[str, _Followed] = OrderedDict()
         self._lock = threading.Lock()
@@ -96,11 +106,9 @@ class Shelf:
         self._scanned = now
         folders: dict[Path, None] = {}
         for path in self._given:
-            try:
-                found = [path] if is_run(path) else runs_in(path)
-            except OSError:
-                continue
-            folders.update(dict.fromkeys(found))
+            with suppress(OSError):  # something went away while it was listed: what was there stays until the next look
+                self._found[path] = [path] if is_run(path) else runs_in(path)
+            folders.update(dict.fromkeys(self._found.get(path, ())))
         self.left_out = max(len(folders) - _MOST_RUNS, 0)
         kept = list(folders)[:_MOST_RUNS]
         self._entries = {
@@ -113,7 +121,7 @@ class Shelf:
         wait = _SETTLED_RESCAN if entry.told.get("over") and entry.told.get("verdict") else _RESCAN / 2
         if now - entry.looked >= wait:
             entry.looked = now
-            entry.told = _at_a_glance(entry)
+            entry.told = _glanced(entry)
         return entry.told
 
     # -- one run, followed
@@ -134,14 +142,29 @@ class Shelf:
             return followed.told
 
     def _of(self, identity: str, folder: Path) -> _Followed:
+        now = time.monotonic()
+        left: list[_Followed] = []
         with self._lock:
             if identity not in self._followed:
-                self._followed[identity] = _Followed(Watched(folder), asked=time.monotonic())
+                new = _Followed(Watched(folder), asked=now)
+                left = self._room(now)
+                self._followed[identity] = new
             self._followed.move_to_end(identity)
-            crowd = [self._followed.popitem(last=False)[1] for _ in range(len(self._followed) - _MOST_FOLLOWED)]
             found = self._followed[identity]
-        _close(crowd)
+        _close(left)
         return found
+
+    def _room(self, now: float) -> list[_Followed]:
+        """Takes out what has to go: a run that is settled, which costs little to open again, else an old one.
+
+        Two pages must not push each other's run out: each would be read and judged from its start, again and again.
+        """
+        if len(self._followed) < _MOST_FOLLOWED:
+            return []
+        for identity, each in self._followed.items():
+            if each.watched.settled or now - each.asked >= _STILL_WANTED:
+                return [self._followed.pop(identity)]
+        raise Crowded(f"{_MOST_FOLLOWED} runs are looked at already: close a page of another one.")
 
     def tidy(self) -> None:
         """Lets go of runs that nobody has asked for lately."""
@@ -168,19 +191,33 @@ def _close(left: list[_Followed]) -> None:
             each.watched.close()
 
 
+def _glanced(entry: Entry) -> dict[str, Any]:
+    """The run at a glance. One that cannot be told of must not take the others off the list."""
+    told: dict[str, Any] = {
+        "key": entry.id,
+        "name": clean(entry.folder.name, limit=200),
+        "over": False,
+        "verdict": None,
+    }
+    try:
+        listable(entry.folder, entry.folder)
+        return told | _at_a_glance(entry)
+    except BrickprofError as error:
+        said = clean(error, limit=200)
+    except Exception as error:  # of files that somebody wrote by hand, or took away meanwhile
+        said = clean(f"{type(error).__name__}: {error}", limit=200)
+    return {**told, "state": "unreadable", "said": said}
+
+
 def _at_a_glance(entry: Entry) -> dict[str, Any]:
     folder = entry.folder
-    told: dict[str, Any] = {"key": entry.id, "name": clean(folder.name, limit=200), "over": False, "verdict": None}
-    try:
-        listable(folder, folder)
-    except BrickprofError as error:
-        return {**told, "state": "unreadable", "said": clean(error, limit=200)}
     if entry.launch is None:
+        may_read(folder)
         meta = read_meta(folder)[0]
+        entry.signs.host = str(meta.host)
+        entry.known = {"script": clean(meta.script, limit=120), "started": int(meta.started_ns) / 1e9}
         entry.launch = Events(folder / PROCESS, PROCESS_RANK, _WANTED)
-        entry.signs.host = meta.host
-        entry.told = {"script": clean(meta.script, limit=120), "started": meta.started_ns / 1e9}
-    told |= {name: entry.told.get(name) for name in ("script", "started")}
+    told = dict(entry.known)
     for event in entry.launch.poll():
         entry.signs.take(event)
     ranks = rank_folders(folder)
@@ -221,6 +258,6 @@ def _last_loss(folder: Path, ranks: dict[int, Path]) -> tuple[int, float | None]
     for event in reversed(events):
         for each in reversed(list(unpacked(event))):
             value = each.fields.get("value")
-            if each.kind == "loss" and isinstance(value, int | float) and isinstance(each.step, int):
+            if each.kind == "loss" and isinstance(value, int | float) and sound(each):
                 return each.step, float(value)
     return 0, None

@@ -19,6 +19,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from brickprof.diagnosis import stored
+from brickprof.errors import BrickprofError
 from brickprof.live.following import Follow
 from brickprof.live.judging import JudgeProcess
 from brickprof.live.keys import Keys
@@ -30,6 +31,7 @@ from brickprof.text import clean
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from brickprof.diagnosis import Diagnosis
     from brickprof.reports.live.scene import Scene
 
 _EVERY = 0.25
@@ -65,7 +67,7 @@ class Watched:
         return self.follow.scene()
 
     def _judged(self, now: float, over: bool) -> None:
-        found = stored(Run.open(self.follow.folder)) if over else None
+        found = self._stored() if over else None
         if found is not None:
             self.follow.diagnosis, self.follow.judged, self.settled = found, "", True
             self.close()
@@ -74,7 +76,7 @@ class Watched:
             self._judge = JudgeProcess(self.follow.folder)
         found = self._judge.poll()
         if found is not None:
-            self.follow.diagnosis, self.follow.judged = found, f"judged up to step {max(self.follow.last_step, 0):,}"
+            self.follow.diagnosis, self.follow.judged = found, _judged_of(found)
         if self._judge.failed:
             self.follow.judged = clean(self._judge.failed, limit=200)
         if over:
@@ -82,6 +84,13 @@ class Watched:
         else:
             self.settled = self._asked = False
             self._hurry(now)
+
+    def _stored(self) -> Diagnosis | None:
+        """The diagnosis beside the run. There is none where the folder is gone."""
+        try:
+            return stored(Run.open(self.follow.folder))
+        except (BrickprofError, OSError):
+            return None
 
     def _last_look(self, now: float) -> None:
         assert self._judge is not None
@@ -106,6 +115,12 @@ class Watched:
         if self._judge is not None:
             self._judge.close()
             self._judge = None
+
+
+def _judged_of(found: Diagnosis) -> str:
+    """How much the rules had seen: what was written then, which is less than what the pulse tells now."""
+    steps = found.run.get("steps")
+    return f"judged from {steps:,} step{'s' * (steps != 1)}" if isinstance(steps, int) else ""
 
 
 # -- three ways to look

@@ -50,6 +50,8 @@ class Work:
         self._kept: OrderedDict[tuple[str, ...], _Kept] = OrderedDict()
         self._lock = threading.Lock()
         self._room = threading.Semaphore(_AT_ONCE)
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._closed = False
 
     def report(self, folder: Path) -> bytes:
         """The page of a run."""
@@ -59,8 +61,16 @@ class Work:
         """JSON: where two runs part. A page asks every few seconds: while they grow, an answer is good for a while."""
         return self._of(_GOOD_FOR, "compare", a, b)
 
+    def close(self) -> None:
+        """Ends what is being made: nobody waits for it any more."""
+        with self._lock:
+            self._closed = True
+            for process in self._running:
+                process.kill()
+
     def _of(self, good_for: float, what: str, *folders: Path) -> bytes:
         key = (what, *map(str, folders))
+        asked = time.monotonic()
         with self._lock:
             kept = self._kept.setdefault(key, _Kept())
             self._kept.move_to_end(key)
@@ -68,7 +78,7 @@ class Work:
                 self._kept.popitem(last=False)
         with kept.lock:  # who asks for the same thing at the same time waits for it
             sizes = tuple(map(grown, folders))
-            old = time.monotonic() - kept.when >= good_for
+            old = time.monotonic() - kept.when >= good_for and kept.when < asked
             if kept.made is None or (kept.sizes != sizes and old):
                 with self._room:
                     kept.made, kept.sizes, kept.when = self._worked(key), sizes, time.monotonic()
@@ -77,17 +87,39 @@ class Work:
     def _worked(self, key: tuple[str, ...]) -> bytes:
         self.made += 1
         try:
-            done = subprocess.run(
-                [sys.executable, "-m", __name__, *key], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, env=environment(), timeout=_SECONDS, check=False, start_new_session=True,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise Failed(f"it took more than {_SECONDS:.0f} s") from None
+            process = self._started(key)
         except OSError as error:
             raise Failed(error.strerror or str(error)) from None
-        if done.returncode:
-            raise Failed(done.stdout.decode("utf-8", "replace")[:500] or "it could not be made")
-        return done.stdout
+        try:
+            said = _heard(process)
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        if process.returncode:
+            raise Failed(said.decode("utf-8", "replace")[:500] or "it could not be made")
+        return said
+
+    def _started(self, key: tuple[str, ...]) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._closed:
+                raise Failed("the server is closed")
+            process = subprocess.Popen(
+                [sys.executable, "-m", __name__, *key], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, env=environment(), start_new_session=True,
+            )  # fmt: skip
+            self._running.add(process)
+            return process
+
+
+def _heard(process: subprocess.Popen[bytes]) -> bytes:
+    """All that ``process`` says; it is over then, whatever happens here."""
+    with process:
+        try:
+            return process.communicate(timeout=_SECONDS)[0]
+        except subprocess.TimeoutExpired:
+            raise Failed(f"it took more than {_SECONDS:.0f} s") from None
+        finally:
+            process.kill()
 
 
 def grown(folder: Path) -> Sizes:

@@ -17,8 +17,9 @@ from typing import Any
 
 from brickprof import plugins
 from brickprof.errors import UnreadableInput, UsageError
-from brickprof.logs.reading.gather import Attempt, Gathering, Log, Series
+from brickprof.logs.reading.gather import Gathering, Log, Series
 from brickprof.logs.reading.model import Fact, Reader
+from brickprof.logs.reading.order import Attempt
 from brickprof.logs.reading.source import Part, Source
 from brickprof.text import clean
 

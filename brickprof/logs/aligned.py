@@ -62,6 +62,7 @@ class _Reading:
         self._names: tuple[str, ...] = ()
         self._lines: list[int] = []
         self._rows: list[list[float]] = []
+        self._done: list[Block] = []
 
     def takes(self, found: tokens.Cut, place: int) -> bool:
         """Whether this line is a part of the table."""
@@ -69,6 +70,7 @@ class _Reading:
         if not text.strip():
             return True
         if names := _names(self._above, text):
+            self._close()
             self._names = names
             self.headers.add(self._place)
             return True
@@ -83,10 +85,16 @@ class _Reading:
     def blocks(self) -> Iterator[Block]:
         """The rows of the chunk."""
         self.headers, self._place = set(), -1
+        self._close()
+        yield from self._done
+        self._done = []
+
+    def _close(self) -> None:
+        """The rows so far, under the names that stand above them."""
         if self._rows:
             table = np.array(self._rows, dtype=np.float64)
             columns = {name: table[:, place] for place, name in enumerate(self._names)}
-            yield Block(np.array(self._lines, dtype=np.int64), columns)
+            self._done.append(Block(np.array(self._lines, dtype=np.int64), columns))
             self._lines, self._rows = [], []
 
 

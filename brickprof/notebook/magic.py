@@ -94,7 +94,7 @@ class CellMagic:
             run = load(folder)
             diagnosis = diagnose(run)
             write(diagnosis, folder, run)
-        except (BrickprofError, OSError) as error:
+        except Exception as error:
             print(f"brickprof: {clean(error)} Recorded in {clean(folder)}.")
             return
         cards.at_hand(run)

@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 
 _SECRETS = frozenset({"secret", "password", "passwd", "passphrase", "credential", "credentials", "apikey"})
 _LONG = 16
+_KEY = re.compile(r"\+{0,2}[\w./-]+")
+"""As Hydra and OmegaConf take them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """A word of the command line that stands in an environment variable instead."""
+    """A word of the command line, or its end, that stands in an environment variable instead."""
 
     variable: str
+    before: str = ""
+    """What comes before it in the same word: ``wandb.api_key=``."""
 
 
 Word = str | Hidden
@@ -47,15 +51,16 @@ class Command:
 
 def recorded(run: Run, root: Path) -> Command:
     """The command of ``run``; UsageError where there is none to start again."""
-    if run.meta.source not in ("capture", "attach") or not run.meta.argv:
+    if run.meta.source not in ("capture", "attach") or not _startable(run):
         raise UsageError(
-            "this run does not say how it was started: it was told by a log, or its meta.json is damaged.",
+            "this run does not say how it was started: it was told by a log or a notebook, typed into an interpreter, "
+            "or its meta.json is damaged.",
             "Record one with brickprof run, and ratchet that.",
         )
     words = _words(run)
     started = Path(str(run.meta.extra.get("cwd") or root))
     notes: list[str] = []
-    cwd = _inside(started, root)
+    cwd = inside(started, root)
     if cwd is None:
         notes.append(f"it was started in {started}, outside of this repository: look at the paths among its arguments")
     words = [_script(words[0], started, root, moved=cwd is None), *words[1:]]
@@ -68,6 +73,12 @@ def recorded(run: Run, root: Path) -> Command:
     notes += _other_terms(run, root)
     level = run.meta.level if run.meta.level != "standard" else ""
     return Command(tuple(hidden), cwd or "", _config(run), level, tuple(notes))
+
+
+def _startable(run: Run) -> bool:
+    """An attachment knows what ``sys.argv`` had: nothing of an interactive session, and not the code behind ``-c``."""
+    known = run.meta.argv[:1]
+    return bool(known) and not (run.meta.source == "attach" and known[0] in ("", "-", "-c"))
 
 
 def _words(run: Run) -> list[str]:
@@ -89,11 +100,11 @@ def _script(word: str, started: Path, root: Path, *, moved: bool) -> str:
     if word.startswith("-") or not (started / word).exists():
         return word
     home = root if moved else started
-    inside = _inside(started / word, home)
-    return inside if inside is not None else str((started / word).resolve())
+    found = inside(started / word, home)
+    return found if found is not None else str((started / word).resolve())
 
 
-def _inside(path: Path, root: Path) -> str | None:
+def inside(path: Path, root: Path) -> str | None:
     """``path`` relative to ``root``, empty for the root itself; None where it lies elsewhere."""
     try:
         relative = path.resolve().relative_to(root.resolve()).as_posix()
@@ -140,6 +151,8 @@ def _hidden(words: list[str]) -> list[Word]:
             found.append(Hidden(_variable(option)))
         elif separator and name.startswith("--") and _secret(name, value):
             found += [name, Hidden(_variable(name))]
+        elif separator and _KEY.fullmatch(name) and _secret(name, value):
+            found.append(Hidden(_variable(name), name + separator))
         else:
             found.append(word)
         option = word if word.startswith("--") and not separator else ""

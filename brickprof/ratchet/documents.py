@@ -211,7 +211,10 @@ def _call(command: Command) -> list[str]:
 
 
 def _expression(word: Word) -> str:
-    return f"os.environ[{literal(word.variable)}]" if isinstance(word, Hidden) else literal(word)
+    if not isinstance(word, Hidden):
+        return literal(word)
+    value = f"os.environ[{literal(word.variable)}]"
+    return f"{literal(word.before)} + {value}" if word.before else value
 
 
 def literal(text: str) -> str:

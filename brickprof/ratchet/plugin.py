@@ -53,15 +53,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
 
 
+class Rooms:
+    """Where one test records, and what it has trained there."""
+
+    def __init__(self, request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> None:
+        self._request = request
+        self._factory = factory
+        self._made: list[Path] = []
+        self.trained: list[Any] = []
+        # A test that is run again begins anew.
+        request.node.stash[_TRAINED], request.node.stash[_FAILED] = self.trained, False
+
+    def new(self) -> Path:
+        from brickprof.ratchet.training import room
+
+        config = self._request.config
+        out = config.getoption("--brickprof-out")
+        home = Path(config.invocation_params.dir, out) if out else self._factory.mktemp("brickprof")
+        self._made.append(room(home, self._request.node.name))
+        return self._made[-1]
+
+    def clear(self) -> None:
+        """What a failed test recorded stays."""
+        for place in () if self._request.node.stash[_FAILED] else self._made:
+            shutil.rmtree(place, ignore_errors=True)
+
+
 class Runner:
     """``brickprof_run``: trains a script under watch and waits for its end."""
 
-    def __init__(self, request: pytest.FixtureRequest, home: Path) -> None:
-        self._config = request.config
-        self._test = request.node.name
-        self._home = home
-        self.trained: list[Any] = request.node.stash.setdefault(_TRAINED, [])
-        self.rooms: list[Path] = []
+    def __init__(self, config: pytest.Config, rooms: Rooms) -> None:
+        self._config = config
+        self._rooms = rooms
 
     def __call__(
         self, *words: str | os.PathLike[str], cwd: str | os.PathLike[str] = "", level: str = "", config: str = "",
@@ -73,7 +96,7 @@ class Runner:
         that takes longer than ``timeout`` seconds is stopped, and judged on what it did until then.
         """
         __tracebackhide__ = True
-        from brickprof.ratchet.training import NotStarted, Order, room, train
+        from brickprof.ratchet.training import NotStarted, Order, train
 
         start = Path(self._config.rootpath, cwd)
         given = tuple(os.fspath(word) for word in words)
@@ -81,10 +104,8 @@ class Runner:
             return self._kept(self._recorded(recorded, given, start))
         level = level or self._config.getoption("--brickprof-level")
         limit = timeout or self._config.getoption("--brickprof-timeout") or _LONGEST
-        place = room(self._home, self._test)
-        self.rooms.append(place)
         try:
-            return self._kept(train(Order(given, start, level, config, limit, env or {}), place))
+            return self._kept(train(Order(given, start, level, config, limit, env or {}), self._rooms.new()))
         except NotStarted as error:
             problem = str(error)
         pytest.fail(f"brickprof run {' '.join(given)}: {problem}", pytrace=False)
@@ -109,7 +130,7 @@ class Runner:
         return found
 
     def _kept(self, training: Training) -> Training:
-        self.trained.append(training)
+        self._rooms.trained.append(training)
         return training
 
     def __repr__(self) -> str:
@@ -117,23 +138,23 @@ class Runner:
 
 
 @pytest.fixture
-def brickprof_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+def _brickprof_rooms(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rooms]:
+    rooms = Rooms(request, tmp_path_factory)
+    yield rooms
+    rooms.clear()
+
+
+@pytest.fixture
+def brickprof_run(request: pytest.FixtureRequest, _brickprof_rooms: Rooms) -> Runner:
     """Trains a script under brickprof: ``run = brickprof_run("train.py", "--steps", "50")``."""
-    out = request.config.getoption("--brickprof-out")
-    home = Path(request.config.invocation_params.dir, out) if out else tmp_path_factory.mktemp("brickprof")
-    runner = Runner(request, home)
-    yield runner
-    if not request.node.stash.get(_FAILED, False):
-        for place in runner.rooms:
-            shutil.rmtree(place, ignore_errors=True)
+    return Runner(request.config, _brickprof_rooms)
 
 
 @pytest.fixture
 def brickprof_attach(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, _brickprof_rooms: Rooms
 ) -> Callable[..., contextlib.AbstractContextManager[Watched]]:
     """Watches a training in the test's own process: ``with brickprof_attach(model, optimizer) as watched:``."""
-    trained: list[Any] = request.node.stash.setdefault(_TRAINED, [])
     level = request.config.getoption("--brickprof-level") or None
 
     @contextlib.contextmanager
@@ -142,11 +163,13 @@ def brickprof_attach(
         from brickprof.ratchet.training import Watched
 
         options.setdefault("level", level)
-        options.setdefault("out", tmp_path_factory.mktemp("brickprof"))
+        if options.get("out") is None:
+            options["out"] = _brickprof_rooms.new()
         with attach(model, optimizer, **options) as session:
             watched = Watched(session.folder)
+            _brickprof_rooms.trained.append(watched)
             yield watched
-        trained.append(watched)
+        watched.renew()
 
     return attached
 

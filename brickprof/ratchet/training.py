@@ -69,6 +69,11 @@ class Watched:
         except UnreadableInput:
             return diagnose(self.run)
 
+    def renew(self) -> None:
+        """The run went on: what was asked of it so far is asked again."""
+        for known in ("run", "diagnosis"):
+            vars(self).pop(known, None)
+
     @property
     def passed(self) -> bool:
         """Whether something was judged, and nothing of it was broken."""

@@ -6,6 +6,7 @@ there and says something else is never touched unless that is asked for.
 
 from __future__ import annotations
 
+import errno
 import os
 import tomllib
 from contextlib import suppress
@@ -40,6 +41,8 @@ class Page:
     text: str
     state: str
     """new, unchanged, or different."""
+    there: str = ""
+    """What it says now, where that can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ def choose(diagnosis: Diagnosis, wanted: str) -> Finding:
 
 def _tests(root: Path) -> str:
     """Where the repository keeps its tests: as pytest is told, or by its usual name."""
-    told = _testpaths(root)
+    told = [name for name in _testpaths(root) if command.inside(root / name, root) is not None]
     return next((name for name in (*told, *_TESTS) if (root / name).is_dir()), _TESTS[0])
 
 
@@ -130,7 +133,7 @@ def _page(path: Path, text: str) -> Page:
         return Page(path, text, "new")
     except (OSError, UnicodeDecodeError):
         return Page(path, text, "different")
-    return Page(path, text, "unchanged" if there == text else "different")
+    return Page(path, text, "unchanged" if there == text else "different", there)
 
 
 def write(made: Plan, *, force: bool = False) -> None:
@@ -143,6 +146,9 @@ def write(made: Plan, *, force: bool = False) -> None:
         )
     drafts: list[tuple[Path, Path]] = []
     try:
+        for page in made.pages:
+            if page.path.is_dir():  # nothing would take its place
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         for page in made.pages:
             page.path.parent.mkdir(parents=True, exist_ok=True)
             draft = page.path.with_name(f".{page.path.name}.{os.getpid()}")

@@ -6,7 +6,8 @@ interval in which it began.
 
 Harmless: a gradient norm that is not finite in a step that the loss scaler skipped; one that is printed as nan in every
 line while the loss goes on falling (a trainer that does not measure it). A loss that is printed as exactly 0 while
-norms are nan is no loss: trainers that leave losses out of their mean which are not finite print that.
+norms are nan is no loss: trainers that leave losses out of their mean which are not finite print that; others print no
+loss any more.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ from brickprof.rules.story import Story, Track
 
 CONTRACT = "C-TRAINSTABLE-001"
 _IN_A_ROW = 3
+_SILENT = 2
+"""Norms in a row where losses stopped being told with the first of them."""
 _LATELY = 8
 _GREW = 10.0
 _ROSE = 1.5
 _GOES_ON = 5
+_NORMS = ("norm", "untold")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ class Sign:
     """Where a series stopped being finite."""
 
     what: str
+    """loss, norm or evaluation; ``untold`` of a norm where no line says what became of the loss."""
     track: Track
     place: int
 
@@ -186,7 +191,8 @@ def _of_norms(seen: View) -> Violation | None:
     first = Sign("norm", seen.norms, begin)
     losses = seen.loss.since(first.step)
     zero = _all_zero(losses.values[1:]) if len(losses) > 1 else False
-    if len(broken) - begin < _IN_A_ROW and not zero:
+    silent = _silent(seen, first)
+    if len(broken) - begin < (_SILENT if silent else _IN_A_ROW) and not zero:
         return None
     if not zero and _goes_on(seen, first.step):
         return None
@@ -194,9 +200,25 @@ def _of_norms(seen: View) -> Violation | None:
     if zero:
         empty = int(losses.steps[losses.values == 0.0][0])
         symptom += f", and the loss is printed as exactly 0 from {seen.at(empty)} on"
+    elif silent:
+        symptom += f", and no loss is logged behind {seen.at(int(seen.loss.steps[-1]))}"
     if (between := _between(seen.norms, first, seen)) != "":
         symptom += f" ({between})"
+    if not len(losses):
+        first = Sign("untold", first.track, first.place)
     return _violation(seen, first, Severity.ERROR, symptom, recovered=False)
+
+
+def _silent(seen: View, first: Sign) -> bool:
+    """Whether losses were told up to this norm and none since, for longer than from one to the next, and nothing says
+    that updates were skipped: of a step that the scaler skips, some trainers print no loss."""
+    if not len(seen.loss) or int(seen.loss.steps[-1]) >= first.step:
+        return False
+    apart = np.diff(np.unique(seen.loss.steps))
+    usual = float(np.median(apart)) if len(apart) else 1.0
+    since = first.track.steps[first.place :]
+    missed = int(since[-1]) - int(seen.loss.steps[-1])
+    return missed >= _SILENT * usual and not any(_skipped_at(seen, step) for step in since.tolist())
 
 
 def _goes_on(seen: View, step: int) -> bool:
@@ -254,20 +276,20 @@ def _violation(seen: View, first: Sign, severity: Severity, symptom: str, recove
     }  # fmt: skip
     proof = tuple(dict.fromkeys((first.evidence, *(sign.evidence for sign in signs))))
     return Violation(
-        CONTRACT, "nonfinite", severity, symptom, begin, first.step, "loss" if first.what != "norm" else "", "step",
+        CONTRACT, "nonfinite", severity, symptom, begin, first.step, "loss" if first.what not in _NORMS else "", "step",
         first.track.rank, proof, details,
     )  # fmt: skip
 
 
 def _question(seen: View, first: Sign) -> str:
-    noun = {"loss": "the loss", "norm": "the gradient norm", "evaluation": "the evaluation loss"}[first.what]
+    noun = {"loss": "the loss", "evaluation": "the evaluation loss"}.get(first.what, "the gradient norm")
     return f"Why is {noun} {first.kind} at {seen.at(first.step)}?"
 
 
 def _earlier(seen: View, first: Sign) -> list[Sign]:
     """Signs that led up to ``first``, the earliest in the log first."""
     found = []
-    if first.what != "norm" and len(seen.norms):
+    if first.what not in _NORMS and len(seen.norms):
         found += _leading(Sign("norm", seen.norms, 0), first)
     for one in seen.evaluations.values():
         if first.what != "evaluation":
@@ -296,7 +318,7 @@ def _told(seen: View, sign: Sign) -> Because:
 def _before_any_update(seen: View, first: Sign) -> bool:
     """Whether nothing was learnt yet: no finite loss comes before, and the log begins where training does. The loss of
     an epoch is a mean over its updates: the first one tells nothing."""
-    if not seen.from_the_start or first.what == "norm" or not seen.by_steps:
+    if not seen.from_the_start or first.what in _NORMS or not seen.by_steps:
         return False
     good = np.flatnonzero(np.isfinite(seen.loss.values))
     return not len(good) and first.step <= 1

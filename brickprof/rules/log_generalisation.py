@@ -173,7 +173,7 @@ def _broken(seen: View, contract: Contract, turns: dict[str, Turn]) -> ContractR
 def _gains(seen: View, step: int) -> tuple[str, float, Track] | None:
     """The measure of the evaluations that moved most since ``step``: its name, and by how much it got better."""
     found = []
-    for name, one in seen.measures("quality").items():
+    for name, one in _of_evaluations(seen.measures("quality")).items():
         after = one.per_step().finite().since(step)
         if len(after) < _LATER:
             continue
@@ -183,6 +183,12 @@ def _gains(seen: View, step: int) -> tuple[str, float, Track] | None:
         if abs(gain) >= 0.005:
             found.append((name, gain, after))
     return max(found, key=lambda told: told[1], default=None)
+
+
+def _of_evaluations(told: dict[str, Track]) -> dict[str, Track]:
+    """Those that are plainly of evaluations, where any is: the others are of training; else those that may be."""
+    plainly = {name: one for name, one in told.items() if names.evaluates(name)}
+    return plainly or {name: one for name, one in told.items() if not {"train", "training"} & {*names.words(name)}}
 
 
 def _measures(seen: View, turn: Turn) -> Because | None:

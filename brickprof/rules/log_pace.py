@@ -65,7 +65,7 @@ def _between_lines(seen: View) -> tuple[str, Track, bool] | None:
     clock = written(seen)
     if clock is None:
         return None
-    first = np.unique(clock.steps, return_index=True)[1]
+    first = np.flatnonzero(np.diff(clock.steps, prepend=clock.steps[0] - 1))
     steps, seconds = clock.steps[first], clock.values[first]
     lasted = float(seconds[-1] - seconds[0])
     if lasted <= 0 or len(steps) < _A_CLOCK:
@@ -74,8 +74,12 @@ def _between_lines(seen: View) -> tuple[str, Track, bool] | None:
     places = np.arange(0, len(steps), stride)
     if len(places) < _A_CLOCK:
         return None
-    took = np.diff(seconds[places]) / np.diff(steps[places])
-    return _BETWEEN, Track(steps[places][1:], took, clock.seqs[first][places][1:], clock.rank).where(took > 0), True
+    apart = np.diff(steps[places])
+    took = np.diff(seconds[places]) / np.maximum(apart, 1)
+    known = np.flatnonzero((took > 0) & (apart > 0))  # where steps go back, another attempt begins
+    known = known[np.argsort(steps[places][1:][known], kind="stable")]
+    seqs = clock.seqs[first][places][1:]
+    return _BETWEEN, Track(steps[places][1:][known], took[known], seqs[known], clock.rank), True
 
 
 def _since_the_start(found: Track) -> bool:

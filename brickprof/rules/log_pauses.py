@@ -61,13 +61,15 @@ class LoggedPauses:
 
 
 def written(seen: View) -> Track | None:
-    """When things were logged, in seconds, over steps; None where too few say so."""
+    """When things were logged, in seconds, in the order they were written: where a run was started again, its steps go
+    back. None where too few lines say so."""
     told = [one.finite() for one in seen.measures("time").values()]
     best = max(told, key=len, default=None)
     if best is None or len(best) < _FEWEST or float(np.ptp(best.values)) <= 0:
         return None
     scale = 1e-3 if float(np.median(best.values)) > _MILLISECONDS else 1.0
-    return Track(best.steps, best.values * scale, best.seqs, best.rank)
+    order = np.argsort(best.seqs, kind="stable")
+    return Track(best.steps[order], best.values[order] * scale, best.seqs[order], best.rank)
 
 
 def _pauses(seen: View, clock: Track, stall: float) -> list[Pause]:
@@ -111,8 +113,18 @@ def _at_work(seen: View, clock: Track) -> np.ndarray[tuple[int], np.dtype[np.boo
     return at[:-1] | at[1:]
 
 
-def _restarted(seen: View, clock: Track, place: int) -> bool:
+def _around(clock: Track, place: int) -> tuple[int, int]:
+    """The steps before and after a pause. What a run says before its first step stands behind the last step of the one
+    before it: where the next one is an earlier step, it is that one."""
     before, after = int(clock.steps[place]), int(clock.steps[place + 1])
+    moved = clock.steps[place + 1 :][clock.steps[place + 1 :] != before]
+    return before, int(moved[0]) if len(moved) and moved[0] < before else after
+
+
+def _restarted(seen: View, clock: Track, place: int) -> bool:
+    before, after = _around(clock, place)
+    if after < before:
+        return True
     for event in seen.story.events("resumed", -1):
         if before <= whole(event.fields.get("stopped_at")) and event.step <= after + 1 and event.step >= before:
             return True
@@ -122,18 +134,17 @@ def _restarted(seen: View, clock: Track, place: int) -> bool:
 
 def _note(seen: View, clock: Track, found: list[Pause]) -> Violation:
     first = max(found, key=lambda pause: pause.seconds)
-    before, after = int(clock.steps[first.place]), int(clock.steps[first.place + 1])
-    where = (
-        f"between {seen.at(before)} and {after + (seen.unit == 'row'):,}"
-        if after != before
-        else f"in {seen.at(before)}"
-    )
+    before, after = _around(clock, first.place)
+    where = f"between {seen.at(before)} and {after + (seen.unit == 'row'):,}"
+    if after <= before:
+        where = f"in {seen.at(before)}" if after == before else f"after {seen.at(before)}"
     then = "then the run was started again" if first.restarted else "it stalled, was suspended, or waited"
+    then += f", at {seen.at(after)}" if after < before else ""
     symptom = f"nothing was logged for {_long(first.seconds)} {where}: {then}"
     if len(found) > 1:
         symptom += f"; {len(found)} such pauses, {_long(sum(pause.seconds for pause in found))} in all"
     return Violation(
-        CONTRACT, "stall", Severity.INFO, symptom, before, after, "", "step", seen.rank,
+        CONTRACT, "stall", Severity.INFO, symptom, before, max(before, after), "", "step", seen.rank,
         clock.evidences((first.place, first.place + 1)), {"logged": True, "question": "What took so long?"},
     )  # fmt: skip
 

@@ -24,6 +24,7 @@ from brickprof.rules.story.tracks import Floats
 
 CONTRACT = "FALSIFY-ALBOR-001"
 _FEWEST = 8
+_EACH_WAY, _MANY = 3, 20
 _SIGMAS = 6.0
 _OF_START = 0.02
 _USUAL_RISES = 2.0
@@ -54,7 +55,7 @@ class LoggedTrend:
             return outcomes.broken(contract, [violation], limit)
         if len(seen.finite) < _FEWEST:
             return outcomes.unjudged(contract, f"{len(seen.finite)} logged losses are too few to see a trend")
-        violation = _above_start(seen, contract) or _lost(seen, contract) or _rises(seen, contract)
+        violation = _above_start(seen, contract) or _lost(seen, contract) or _turned(seen) or _rises(seen, contract)
         if violation is not None:
             return outcomes.broken(contract, [violation], limit)
         if not seen.by_steps:
@@ -143,6 +144,26 @@ def _lost(seen: View, contract: Contract) -> Violation | None:
     )
     severity = Severity.ERROR if lost > 0.8 * gained else Severity.WARNING
     return _diverged(seen, best + count - 1, rose + count - 1, symptom, severity, low, last)
+
+
+def _turned(seen: View) -> Violation | None:
+    """Of points too few for averages: it falls with each of them, then rises with each, and loses most of what it had
+    gained. Noise does not do that."""
+    values, steps = seen.finite.values, seen.finite.steps
+    best = int(np.argmin(values))
+    if len(values) >= _MANY or not _EACH_WAY <= best < len(values) - _EACH_WAY:
+        return None
+    one_way = bool(np.all(np.diff(values[: best + 1]) < 0)) and bool(np.all(np.diff(values[best:]) > 0))
+    start, low, last = float(values[0]), float(values[best]), float(values[-1])
+    gained, lost = start - low, last - low
+    if not one_way or gained < 0.2 * start or lost < 0.5 * gained:
+        return None
+    symptom = (
+        f"loss fell to {show(low)} at {seen.at(int(steps[best]))} and rose again to {show(last)}, "
+        f"{lost / gained:.0%} of what it had gained"
+    )
+    severity = Severity.ERROR if lost > 0.8 * gained else Severity.WARNING
+    return _diverged(seen, best, best + 1, symptom, severity, low, last)
 
 
 def _rises(seen: View, contract: Contract) -> Violation | None:

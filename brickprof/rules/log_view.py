@@ -211,6 +211,9 @@ class View:
         if self.overflows or _scaled(self.scales):
             proof = self.overflows[0].id if self.overflows else self.scales.evidence(0)
             return True, "a loss scale is at work, as float16 needs it", (proof,)
+        if _unscaled(self.scales) and not any(np.any(one.values > 0) for one in self.measures("skipped").values()):
+            told = "the loss scale is 1 throughout: nothing is scaled, and float16 would need it"
+            return False, told, (self.scales.evidence(0),)
         return None, "the log does not say in which precision it computes", ()
 
     def within(self, step: int) -> str:
@@ -259,6 +262,10 @@ def _without(name: Any) -> tuple[str, ...]:
 
 def _true(value: Any) -> bool:
     return value is True or (isinstance(value, str) and value.strip().lower() in _TRUE) or value == 1
+
+
+def _unscaled(scales: Track) -> bool:
+    return bool(len(scales)) and bool(np.all(scales.values == 1.0))
 
 
 def _scaled(scales: Track) -> bool:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from brickprof.bricks import Brick
 from brickprof.contracts import own
 from brickprof.contracts.formulas import IN_WORDS, Formula
 from brickprof.contracts.schema import Contract, Obligation
@@ -216,7 +218,15 @@ def _grad_norm(story: Story, rank: int, brick: str) -> Series:
     if not brick:
         return _of_track(story.norms(rank))
     grid = story.grid("grad", rank)
-    return _of_grid(grid, brick, grid.unscaled_l2, lambda values: np.sqrt(np.nansum(np.square(values), axis=1)))
+    looked = _of_grid(grid, brick, grid.unscaled_l2, lambda values: np.sqrt(np.nansum(np.square(values), axis=1)))
+    applied = [event for look in looks(story, rank) for event in look.grads]
+    return _joined(looked, _of_events([(event, math.nan) for event in applied if _names(story, event, brick)], rank))
+
+
+def _names(story: Story, event: Event, brick: str) -> bool:
+    """Whether ``event`` says of a tensor of ``brick`` that it is not finite."""
+    told = (story.names.tensor(event.rank, row.get("tensor")) for row in _listed(event))
+    return any(_belongs(tensor.brick, tensor.name, brick) for tensor in told)
 
 
 def _applied_grad_norm(story: Story, rank: int, brick: str) -> Series:
@@ -239,26 +249,33 @@ def _applied(look: Look) -> float | None:
 def _update_ratio(story: Story, rank: int, brick: str) -> Series:
     if brick:
         grid = story.grid("update", rank)
-        return _of_grid(grid, brick, grid.ratio, lambda values: np.nanmax(values, axis=1))
-    moves = moved(story, rank)
+        return _of_grid(grid, brick, grid.ratio, lambda values: np.nanmax(values, axis=1, initial=-np.inf))
+    grid, moves = story.grid("update", rank), moved(story, rank)
     if moves is None:
-        return _of_events([], rank)
-    grid = story.grid("update", rank)
+        return _broken_updates(grid)
     largest = {int(step): int(np.nanargmax(np.where(np.isfinite(row), row, -1.0)))
                for step, row in zip(grid.steps, grid.l2, strict=True)}  # fmt: skip
     evidence = tuple(f"update:{int(step)}:{grid.tensors[largest[int(step)]]}@{rank}" for step in moves.steps)
-    return Series(moves.steps, moves.shares, evidence, rank)
+    return _joined(Series(moves.steps, moves.shares, evidence, rank), _broken_updates(grid))
+
+
+def _broken_updates(grid: Grid) -> Series:
+    odd = _not_finite(grid)
+    rows = np.flatnonzero(odd.any(axis=1))
+    evidence = tuple(grid.evidence(int(row), int(odd[row].argmax())) for row in rows)
+    return Series(grid.steps[rows], np.full(len(rows), np.nan), evidence, grid.rank)
 
 
 def _weights_changed(story: Story, rank: int, brick: str) -> Series:
     """The share of tensors whose bits are not those of the first look at them."""
     grid = story.grid("weight", rank)
-    taken = np.where(grid.checksum == -1, np.nan, grid.checksum.astype(np.float64))
-    if len(taken) < 2:
+    if len(grid) < 2:
         return _of_events([], rank)
-    changed = np.where(np.isnan(taken) | np.isnan(taken[0]), np.nan, taken != taken[0])
-    found = _of_grid(grid, brick, changed, lambda values: np.nanmean(values, axis=1))
-    return Series(found.steps[1:], found.values[1:], found.evidence[1:], rank)
+    taken = grid.checksum != -1
+    first = taken.argmax(axis=0)  # a tensor that came later is compared with its own first look
+    later = taken & (np.arange(len(grid))[:, None] > first)
+    changed = np.where(later, grid.checksum != grid.checksum[first, np.arange(len(first))], np.nan)
+    return _of_grid(grid, brick, changed, lambda values: np.nanmean(values, axis=1), broken=False)
 
 
 def _of_grid(
@@ -266,21 +283,35 @@ def _of_grid(
     brick: str,
     values: npt.NDArray[np.float64],
     over: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]],
+    *,
+    broken: bool = True,
 ) -> Series:
-    """One number a look, over the tensors of ``brick``; all of them where none is named."""
-    places = [place for place in range(len(grid.tensors)) if not brick or _belongs(grid, place, brick)]
+    """One number a look, over the tensors of ``brick``; all of them where none is named.
+
+    A look at a tensor that is not finite is no number, where ``broken`` asks for that.
+    """
+    places = [
+        place for place in range(len(grid.tensors))
+        if not brick or _belongs(grid.bricks[place], grid.tensors[place], brick)
+    ]  # fmt: skip
     if not places or not len(grid):
         return _of_events([], grid.rank)
     chosen = values[:, places]
-    rows = np.flatnonzero(np.isfinite(chosen).any(axis=1))
+    odd = _not_finite(grid)[:, places] if broken else np.zeros(chosen.shape, np.bool_)
+    rows = np.flatnonzero((np.isfinite(chosen) | odd).any(axis=1))
     with np.errstate(all="ignore"):
-        told = over(chosen[rows])
+        told = np.where(odd[rows].any(axis=1), np.nan, over(chosen[rows]))
     return Series(grid.steps[rows], told, tuple(grid.evidence(int(row), places[0]) for row in rows), grid.rank)
 
 
-def _belongs(grid: Grid, place: int, name: str) -> bool:
+def _not_finite(grid: Grid) -> npt.NDArray[np.bool_]:
+    """Which cells hold values that are not finite. Of scaled gradients the steps that were applied have to say so."""
+    found: npt.NDArray[np.bool_] = (grid.nan > 0) | (grid.inf > 0)
+    return found & ~np.isfinite(grid.scale) if grid.role == "grad" else found
+
+
+def _belongs(brick: Brick, tensor: str, name: str) -> bool:
     """Whether a tensor is ``name``, or lies in the brick of that name."""
-    brick, tensor = grid.bricks[place], grid.tensors[place]
     inside = (tensor, brick.path, f"{brick.model}.{brick.path}", f"{brick.model}.{tensor}")
     return any(each == name or each.startswith(f"{name}.") for each in inside)
 
@@ -315,18 +346,26 @@ def _nonfinite_gradients(story: Story, rank: int, brick: str) -> Series:
 
 def _nonfinite_weights(story: Story, rank: int, brick: str) -> Series:
     grid = story.grid("weight", rank)
-    looked = _of_grid(grid, "", np.nansum(np.stack([grid.nan, grid.inf]), axis=0), lambda rows: np.nansum(rows, axis=1))
-    told = _of_events([(event, _counted(event)) for event in story.events("weight", rank)], rank)
-    order = np.argsort(steps := np.concatenate([looked.steps, told.steps]), kind="stable")
-    evidence = (*looked.evidence, *told.evidence)
-    values = np.concatenate([looked.values, told.values])
-    return Series(steps[order], values[order], tuple(evidence[int(at)] for at in order), rank)
+    counts = np.nansum(np.stack([grid.nan, grid.inf]), axis=0)
+    looked = _of_grid(grid, "", counts, lambda rows: np.nansum(rows, axis=1), broken=False)
+    return _joined(looked, _of_events([(event, _counted(event)) for event in story.events("weight", rank)], rank))
+
+
+def _joined(one: Series, other: Series) -> Series:
+    """Both, in the order of their steps."""
+    order = np.argsort(steps := np.concatenate([one.steps, other.steps]), kind="stable")
+    evidence, values = (*one.evidence, *other.evidence), np.concatenate([one.values, other.values])
+    return Series(steps[order], values[order], tuple(evidence[int(at)] for at in order), one.rank)
 
 
 def _counted(event: Event) -> float:
+    return float(sum((number(row.get("nan")) or 0.0) + (number(row.get("inf")) or 0.0) for row in _listed(event)))
+
+
+def _listed(event: Event) -> list[dict[str, Any]]:
+    """The tensors that ``event`` says are not finite."""
     listed = event.fields.get("nonfinite")
-    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
-    return float(sum((number(row.get("nan")) or 0.0) + (number(row.get("inf")) or 0.0) for row in rows))
+    return [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
 
 
 MEASURES: dict[str, Measure] = {

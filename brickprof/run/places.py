@@ -33,8 +33,16 @@ def runs_in(folder: Path) -> list[Path]:
     """The runs that lie directly in ``folder``, newest first."""
     if not folder.is_dir():
         return []
-    found = [child for child in folder.iterdir() if child.is_dir() and is_run(child)]
-    return sorted(found, key=lambda run: run.stat().st_mtime, reverse=True)
+    found = [(child, _changed(child)) for child in folder.iterdir() if child.is_dir() and is_run(child)]
+    return [run for run, _ in sorted(found, key=lambda one: one[1], reverse=True)]
+
+
+def _changed(folder: Path) -> float:
+    """When something last came into it; the beginning of time for one that is gone meanwhile."""
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _inside(path: Path) -> Path:

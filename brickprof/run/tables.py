@@ -255,7 +255,7 @@ def _listed(value: Any) -> list[Any]:
 def _number(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return float("nan")
 
 

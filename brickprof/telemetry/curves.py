@@ -62,11 +62,18 @@ def told(part: Part) -> Iterator[Told]:
     for event in sorted(part.events, key=lambda event: event.moment):
         for name, value in _tell(event):
             if isinstance(value, int | float) and not isinstance(value, bool):
-                yield Told(name, event.step, event.time_ns, float(value))
+                yield Told(name, event.step, event.time_ns, _measured(value))
         if event.kind == "loss" and "line" not in event.fields and (last is None or event.step > last[0]):
             if last is not None and event.step == last[0] + 1 and event.time_ns > last[1]:
                 yield Told(SECONDS, event.step, event.time_ns, (event.time_ns - last[1]) / 1e9)
             last = event.step, event.time_ns
+
+
+def _measured(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number that no float holds
+        return math.inf if value > 0 else -math.inf
 
 
 def by_step(part: Part) -> dict[str, Curve]:

@@ -7,13 +7,14 @@ inside a training step, and the global tracer provider is neither read nor set.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brickprof.errors import BrickprofError
+from brickprof.errors import BrickprofError, OutputError
 from brickprof.records import Event, Span
 from brickprof.telemetry.delivery import ExportResult, deliver, quiet
+from brickprof.telemetry.files import whole_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,13 +46,15 @@ def export_run(
     """
     recorded = _opened(run)
     total = len(recorded.spans) + 1
+    batches = in_batches(spans_of(recorded, findings=findings))
     try:
-        target = exporter or _target(endpoint, protocol, file, deadline)
+        if file is not None and exporter is None:
+            result = _into_file(file, batches)
+        else:
+            target = exporter or _over_network(endpoint, protocol, deadline)
+            result = deliver(target, batches, deadline=deadline, close=exporter is None)
     except (BrickprofError, OSError) as error:
         return ExportResult(failed=total, error=str(error))
-    limit = None if file is not None and exporter is None else deadline
-    spans = spans_of(recorded, findings=findings)
-    result = deliver(target, in_batches(spans), deadline=limit, close=exporter is None)
     return ExportResult(result.spans, result.batches, total - result.spans, result.error)
 
 
@@ -122,11 +125,19 @@ def _opened(run: Run | Path | str) -> Run:
     return run if isinstance(run, Run) else Run.open(run)
 
 
-def _target(endpoint: str | None, protocol: str | None, file: Path | None, limit: float) -> SpanExporter:
-    if file is not None:
-        from brickprof.telemetry.jsonlines import JsonLines
+def _into_file(file: Path, batches: Iterable[Sequence[ReadableSpan]]) -> ExportResult:
+    """OTLP JSON lines, there whole or not at all; packed where the name ends in ``.gz``."""
+    from brickprof.telemetry.jsonlines import JsonLines
 
-        return JsonLines(file)
+    file.parent.stat()  # a folder that is not there was mistyped
+    with whole_text(file) as stream:
+        result = deliver(JsonLines(stream), batches, deadline=None)
+        if result.error:
+            raise OutputError(result.error)
+    return result
+
+
+def _over_network(endpoint: str | None, protocol: str | None, limit: float) -> SpanExporter:
     from brickprof.telemetry.exporters import otlp_exporter
 
     return otlp_exporter(endpoint, protocol, limit=limit)

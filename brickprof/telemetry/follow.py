@@ -36,7 +36,10 @@ class Follower:
         return events, [self._span(rank, row) for rank, found in rows.items() for row in found]
 
     def _spans(self, rank: int, folder: Path) -> list[dict[str, Any]]:
-        return self._files.setdefault(rank, _Spans(folder / SPANS)).poll()
+        followed = self._files.get(rank)
+        if followed is None or followed.path != folder / SPANS:  # a rank that was started again writes elsewhere
+            followed = self._files[rank] = _Spans(folder / SPANS)
+        return followed.poll()
 
     def _learn(self, event: Event) -> None:
         fields = event.fields
@@ -71,14 +74,14 @@ class _Spans:
     """One file of spans, and how far it has been read."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._file = 0
         self._at = 0
         self._seq = 0
 
     def poll(self) -> list[dict[str, Any]]:
         try:
-            with self._path.open("rb") as stream:
+            with self.path.open("rb") as stream:
                 self._notice(os.fstat(stream.fileno()))
                 stream.seek(self._at)
                 data = stream.read()

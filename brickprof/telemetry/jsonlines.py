@@ -1,8 +1,8 @@
 """OTLP JSON lines: a trace in a file, one ExportTraceServiceRequest a line.
 
-Enters: batches of spans. Leaves: lines in OTLP's JSON encoding, which collectors read from files: protobuf's
-own JSON, but with ids in hexadecimal and enums as numbers. It is written out here because going through
-protobuf's messages takes several times as long.
+Enters: a stream of text, and batches of spans. Leaves: lines in it in OTLP's JSON encoding, which collectors read
+from files: protobuf's own JSON, but with ids in hexadecimal and enums as numbers. It is written out here because going
+through protobuf's messages takes several times as long.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
@@ -24,19 +23,21 @@ _FLOATS = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 class JsonLines(SpanExporter):
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8")
+    """Writes into ``stream``, which stays its owner's."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         line = json.dumps(request(spans), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        self._file.write(f"{line}\n")
+        self._stream.write(f"{line}\n")
         return SpanExportResult.SUCCESS
 
     def shutdown(self) -> None:
-        self._file.close()
+        pass
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        self._file.flush()
+        self._stream.flush()
         return True
 
 

@@ -87,21 +87,24 @@
   /** Asks again and again; `tell` gets what is new and answers with the milliseconds until the next time. */
   function ask(address, tell) {
     let tag = "", failed = 0;
-    const gone = element("p", "gone", "The server does not answer any more: what is shown here is the last it said.");
+    const silent = "The server does not answer any more: what is shown here is the last it said.";
+    const gone = element("p", "gone");
     const again = (wait) => setTimeout(once, wait);
     async function once() {
       if (document.hidden) { again(1000); return; }
       try {
         const answer = await fetch(address, { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
+        const said = answer.status === 304 ? null : await answer.json();
+        if (answer.status >= 500) throw new Error("", { cause: said.error });
         gone.remove();
         failed = 0;
-        if (answer.status === 304) { again(tell(null)); return; }
-        const said = await answer.json();
+        if (said === null) { again(tell(null)); return; }
         if (!answer.ok) { main.replaceChildren(element("h1", "", said.error || "This page cannot be shown.")); return; }
         tag = answer.headers.get("ETag") || "";
         again(tell(said));
       } catch (error) {
         failed += 1;
+        gone.textContent = error.cause || silent;
         if (failed > 1 && !gone.isConnected) main.prepend(gone);
         again(Math.min(1000 * failed, 10000));
       }
@@ -135,7 +138,8 @@
     const raw = (high - low) / most || 1, power = 10 ** Math.floor(Math.log10(raw));
     const by = [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= raw) || raw;
     const found = [];
-    for (let tick = Math.ceil(low / by) * by; tick <= high + by / 1e6; tick += by) found.push(tick);
+    const first = Math.ceil(low / by) * by;  // counted, not added up: beyond 2^53 a small step leads nowhere
+    for (let n = 0; n <= most + 1 && first + n * by <= high + by / 1e6; n += 1) found.push(first + n * by);
     return found;
   }
 

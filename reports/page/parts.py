@@ -47,7 +47,7 @@ def about(diagnosis: Diagnosis) -> str:
     facts = [run.get("name") or run.get("id"), run.get("script"), run.get("format") or run.get("source")]
     facts.append(f"{steps:,} step{'s' * (steps != 1)}")
     facts += [f"{ranks} ranks"] if ranks > 1 else []
-    return " · ".join(told(fact, 120) for fact in dict.fromkeys(facts) if fact)
+    return " · ".join(told(fact, 120) for fact in dict.fromkeys(str(fact) for fact in facts if fact))
 
 
 # -- findings

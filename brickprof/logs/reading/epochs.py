@@ -15,7 +15,8 @@ import numpy as np
 from brickprof.logs.reading.model import Whole
 
 if TYPE_CHECKING:
-    from brickprof.logs.reading.gather import Attempt, Log, Series
+    from brickprof.logs.reading.gather import Log, Series
+    from brickprof.logs.reading.order import Attempt
 
 
 def count_on(log: Log) -> Log:

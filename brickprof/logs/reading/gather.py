@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from brickprof.logs.reading import names
 from brickprof.logs.reading.epochs import count_on
 from brickprof.logs.reading.model import Block, Fact, Floats, Item, Skipped, Whole
+from brickprof.logs.reading.order import Attempt, Track, attempts_of, begun_anew
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,9 +40,7 @@ _MOST_FACTS = 2_000
 _MOST_EXAMPLES = 5
 _MOST_SERIES = 2_000
 _MOST_TRACKS = 4_000
-_MOST_BACKS = 2_000
 _MOST_BLOCKS = 512
-_BEHIND = 1
 _FARTHEST_STEP = float(1 << 53)
 _REGULAR = 0.1
 _MOST_PAUSES = 512
@@ -92,17 +91,6 @@ class Series:
             return 0
         missing = int((apart > 1.5 * np.median(apart)).sum())
         return missing if missing <= max(1, _REGULAR * len(apart)) else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """The steps went back: from then on, another attempt."""
-
-    number: int
-    line: int
-    stopped_at: int
-    """The last step before."""
-    goes_on_at: int
 
 
 @dataclass(slots=True)
@@ -255,108 +243,6 @@ def _extremes(values: Floats, stretch: int, which: Callable[..., Any]) -> Whole:
     return found if full == len(values) else np.append(found, full + which(values[full:]))
 
 
-# -- the order of rows
-
-
-@dataclass(frozen=True, slots=True)
-class _Back:
-    """Between these two lines the steps of one track went back."""
-
-    before_line: int
-    line: int
-    before: int
-    at: int
-
-    def shifted(self, lines: int) -> _Back:
-        return _Back(self.before_line + lines, self.line + lines, self.before, self.at)
-
-
-@dataclass(slots=True)
-class _Track:
-    """Rows of one kind, with one set of names, of one rank: their steps are expected to grow."""
-
-    code: int
-    behind: int
-    first: tuple[int, int]
-    """Step and line of the first row."""
-    last: tuple[int, int]
-    second: int | None = None
-    """Step of the second row."""
-    backs: list[_Back] = field(default_factory=list)
-    pending: _Back | None = None
-    """The last row went back; the next one tells whether it was only late."""
-    repeated: int = 0
-    late: int = 0
-
-    def settle(self, step: int) -> None:
-        """What the row that follows says about one that went back."""
-        if self.pending is not None:
-            if step > self.pending.before:
-                self.late += 1
-            else:
-                self._note(self.pending)
-            self.pending = None
-
-    def _note(self, back: _Back) -> None:
-        if len(self.backs) < _MOST_BACKS:
-            self.backs.append(back)
-
-    def meets(self, step: int, line: int) -> None:
-        """The next row, alone."""
-        self.settle(step)
-        self.second = step if self.second is None else self.second
-        if step == self.last[0]:
-            self.repeated += 1
-        elif step < self.last[0] - self.behind:
-            self.pending = _Back(self.last[1], line, self.last[0], step)
-
-    def rows(self, steps: Whole, lines: Whole) -> None:
-        """Further rows behind those known: the first one was met already."""
-        before, after = steps[:-1], steps[1:]
-        if self.second is None and len(after):
-            self.second = int(after[0])
-        self.repeated += int((before == after).sum())
-        back = np.flatnonzero(after < before - self.behind)
-        if self.pending is not None and len(after):
-            self.settle(int(after[0]))
-        for place in back[: 2 * _MOST_BACKS]:
-            found = _Back(int(lines[place]), int(lines[place + 1]), int(before[place]), int(after[place]))
-            self.pending = found
-            if place + 1 < len(after):
-                self.settle(int(after[place + 1]))
-        self.last = int(steps[-1]), int(lines[-1])
-
-    def absorb(self, other: _Track, lines: int) -> None:
-        self.meets(other.first[0], other.first[1] + lines)
-        if other.second is not None:
-            self.settle(other.second)
-        for back in other.backs:
-            self._note(back.shifted(lines))
-        if other.pending is not None:
-            self.pending = other.pending.shifted(lines)
-        self.repeated += other.repeated
-        self.late += other.late
-        self.last = other.last[0], other.last[1] + lines
-
-    def ends(self) -> list[_Back]:
-        """Every place where it went back; the last row's too, unless rows of this track are late as a rule."""
-        return [*self.backs, self.pending] if self.pending is not None and self.late <= len(self.backs) else self.backs
-
-
-def attempts_of(backs: Iterable[_Back]) -> list[Attempt]:
-    """Restarts: as few lines as explain why each track went back where it did."""
-    found: list[Attempt] = []
-    for back in sorted(backs, key=lambda back: (back.line, back.before_line)):
-        if found and back.before_line < found[-1].line:
-            last = found[-1]
-            found[-1] = replace(
-                last, stopped_at=max(last.stopped_at, back.before), goes_on_at=min(last.goes_on_at, back.at)
-            )
-        else:
-            found.append(Attempt(len(found) + 1, back.line, back.before, back.at))
-    return found
-
-
 class _Facts:
     """Those of one kind: the first ones, and the last."""
 
@@ -381,7 +267,7 @@ class Gathering:
         """How many lines the source had, where that is known: so far apart lie the lines of what is absorbed."""
         self._roles = roles or {}
         self._growing: dict[tuple[str, int | None, str], _Growing] = {}
-        self._tracks: dict[tuple[str, int | None], _Track] = {}
+        self._tracks: dict[tuple[str, int | None], Track] = {}
         self._facts: dict[str, _Facts] = {}
         self._rows: dict[str, int] = {}
         self._kinds: list[str] = []
@@ -486,8 +372,10 @@ class Gathering:
         if track is None:
             if len(self._tracks) >= _MOST_TRACKS:
                 return
+            trained = not names.evaluates(block.kind)
+            losses = frozenset(name for name in block.values if trained and self.role(name) == "loss")
             first = int(steps[0]), int(lines[0])
-            track = self._tracks[key] = _Track(code, _BEHIND if block.rank is None else 0, first, first)
+            track = self._tracks[key] = Track(code, block.rank, losses, first, first)
         else:
             track.meets(int(steps[0]), int(lines[0]))
         track.rows(steps, lines)
@@ -502,7 +390,7 @@ class Gathering:
             if mine is not None:
                 mine.absorb(track, lines)
             elif len(self._tracks) < _MOST_TRACKS:
-                self._tracks[key] = _shifted(track, lines)
+                self._tracks[key] = track.shifted(lines)
         self._absorb_series(other, lines)
         for kind, facts in other._facts.items():
             ours = self._facts.setdefault(kind, _Facts())
@@ -544,7 +432,7 @@ class Gathering:
         numbered = [track for track in self._tracks.values() if track.code > 0]
         by_epoch = bool(numbered) and not self._steps_by and not any(track.repeated for track in numbered)
         ordered = [track for track in self._tracks.values() if track.code == 0 or by_epoch]
-        attempts = attempts_of(back for track in ordered for back in track.ends())
+        attempts = attempts_of([*(back for track in ordered for back in track.ends()), *begun_anew(ordered)])
         facts = [fact for kept in self._facts.values() for fact in (*kept.first, *kept.last)]
         series = self._series(by_epoch, attempts)
         clock = self._clock(series, attempts)
@@ -638,16 +526,6 @@ def _chosen(column: Any, keep: Any) -> Any:
 
 def _shown(series: Series) -> str:
     return f"{series.name}@{series.rank}" if series.rank else series.name
-
-
-def _shifted(track: _Track, lines: int) -> _Track:
-    return replace(
-        track,
-        first=(track.first[0], track.first[1] + lines),
-        last=(track.last[0], track.last[1] + lines),
-        backs=[back.shifted(lines) for back in track.backs],
-        pending=None if track.pending is None else track.pending.shifted(lines),
-    )
 
 
 def _whole(values: Floats) -> bool:

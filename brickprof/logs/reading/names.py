@@ -27,7 +27,7 @@ _STEP = frozenset({"step", "steps", "iter", "iters", "iteration", "iterations", 
 _PER = frozenset({
     "per", "sec", "second", "seconds", "time", "ms", "took", "dt", "duration", "speed", "elapsed", "rate", "size",
 })  # fmt: skip
-_LOSS = frozenset({"loss", "losses", "trl", "nll", "ce", "xent", "tel", "objective", "cost"})
+_LOSS = frozenset({"loss", "losses", "trl", "nll", "ce", "xent", "tel", "objective", "cost", "closs"})
 _NORM = frozenset({"gnorm", "gradnorm"})
 _OF_GRADIENTS = frozenset({"grad", "grads", "gradient", "gradients", "total"})
 _WORK = frozenset({

@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 
 from brickprof.logs.reading import names
-from brickprof.logs.reading.gather import Attempt, Log, Series, worth_keeping
+from brickprof.logs.reading.gather import Log, Series, worth_keeping
 from brickprof.logs.reading.joining import Piece, pieces
 from brickprof.logs.reading.model import Fact
+from brickprof.logs.reading.order import Attempt
 from brickprof.records import Event, RunMeta
 from brickprof.run import Run
 from brickprof.text import clean
@@ -125,7 +126,7 @@ def _events(piece: Piece, several: bool) -> Iterator[Event]:
                 continue
         yield from _points(teller, series, kind)
     if log.clock is not None and len(log.clock):
-        yield from _points(teller, log.clock, "metric")
+        yield from _times(teller, log.clock)
     if teller.after is not None and teller.main is not None:
         yield _follows(teller, teller.after, teller.main)
     for attempt in log.attempts:
@@ -195,6 +196,13 @@ def _points(teller: _Teller, series: Series, kind: str) -> Iterator[Event]:
     name = clean(series.name, limit=200)
     for step, value, line in zip(steps, values[keep].tolist(), lines, strict=True):
         yield teller.event(kind, step, line, _fields(kind, name, series.role, value), rank)
+
+
+def _times(teller: _Teller, clock: Series) -> Iterator[Event]:
+    """When lines were written, those of steps that were made again too: time went by in them."""
+    rank, name = teller.rank_of(clock.rank), clean(clock.name, limit=200)
+    for step, value, line in zip(clock.steps.tolist(), clock.values.tolist(), clock.lines.tolist(), strict=True):
+        yield teller.event("metric", step, line, _fields("metric", name, clock.role, value), rank)
 
 
 def _absent(log: Log, series: Series) -> Any:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from brickprof.telemetry import ExportResult
 
 NAME, SUFFIX = "otlp", ".otlp.jsonl"
-TITLE = "OpenTelemetry spans: to --endpoint URL, or into a file of OTLP JSON lines with -o"
+TITLE = "OpenTelemetry spans: to --endpoint URL, or into a file of OTLP JSON lines with -o (.jsonl, or .jsonl.gz)"
 
 
 def write(run: Run, out: Path) -> Path:
