@@ -70,10 +70,14 @@ class Processes:
 
 
 def _one_core() -> None:
-    """There is a process for each core: none of them needs threads for it."""
+    """There is a process for each core: none of them needs threads for it. Its readers are there before its work is."""
     import pyarrow as pa
+    import pyarrow.compute
+
+    from brickprof import logs
 
     pa.set_cpu_count(1)
+    logs.readers()
 
 
 class Dask:

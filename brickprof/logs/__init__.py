@@ -136,7 +136,7 @@ class Piece:
 
 
 def read_piece(piece: Piece) -> Gathering:
-    return _gathered(Source(piece.path, piece.part), piece.reader or readers()[piece.name])
+    return _gathered(Source(piece.path, piece.part), piece.reader or readers()[piece.name]).thinned()
 
 
 def _gathered(source: Source, reader: Reader) -> Gathering:

@@ -382,6 +382,13 @@ class Gathering:
 
     # -- two parts of one file
 
+    def thinned(self) -> Gathering:
+        """With no more points than a series may keep: what a piece of a file sends to whoever joins them."""
+        for growing in self._growing.values():
+            if growing.kept > self._most:
+                growing.thin(self._most)
+        return self
+
     def absorb(self, other: Gathering) -> None:
         """What stands behind all this in the file."""
         lines = self.lines

@@ -20,7 +20,7 @@ import stat
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,6 +39,7 @@ LONGEST_LINE = 16 << 20
 """What is longer is cut there: it is no line that anybody wrote."""
 PIECE = 32 << 20
 """A file of lines is read in pieces of about this size."""
+_MANY_PIECES, _SMALLER = 8, 4
 _LOOK_FOR_CUT = 1 << 20
 _WRITER = 5.0
 """Seconds to wait for somebody to write into a named pipe."""
@@ -214,21 +215,35 @@ class Source:
 
     def parts(self, count: int) -> list[Part]:
         """About equal parts of a plain file, cut between lines that are alike; none where it is packed or a pipe."""
-        if self.is_pipe or count < 2 or self.packed:
+        return self._cut_at([self.size * number // count for number in range(1, count)])
+
+    def pieces(self) -> list[Part]:
+        """The parts that a file of lines is always read in; none of one that is read at once.
+
+        The last ones of a large file are smaller: of several processes none waits long for another at the end.
+        """
+        if self.is_pipe:
             return []
-        size = self.size
-        cuts = [0]
+        count = self.size // PIECE
+        if count < _MANY_PIECES:
+            return self.parts(count)
+        fine = _SMALLER * count
+        places = [*range(_SMALLER, fine - 2 * _SMALLER, _SMALLER), *range(fine - 2 * _SMALLER, fine)]
+        return self._cut_at([self.size * place // fine for place in places])
+
+    def _cut_at(self, places: Iterable[int]) -> list[Part]:
+        """The parts between the lines that begin behind these places."""
+        if self.is_pipe or self.packed:
+            return []
+        size, cuts = self.size, [0]
         with self._plain() as stream:
-            for number in range(1, count):
-                cut = _cut(stream, max(size * number // count, cuts[-1]))
+            for place in places:
+                cut = _cut(stream, max(place, cuts[-1]))
                 if cut is not None:
                     cuts.append(min(cut, size))
         cuts.append(size)
-        return [Part(start, end) for start, end in pairwise(cuts) if end > start]
-
-    def pieces(self) -> list[Part]:
-        """The parts that a file of lines is always read in; none of one that is read at once."""
-        return [] if self.is_pipe else self.parts(self.size // PIECE)
+        found = [Part(start, end) for start, end in pairwise(cuts) if end > start]
+        return found if len(found) > 1 else []
 
 
 class _Rest(io.RawIOBase):
