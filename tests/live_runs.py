@@ -4,6 +4,7 @@ Enters: a folder. Leaves: a ``Recorder``, told line by line what to record; it i
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,10 @@ from brickprof.records import RunMeta
 
 JUDGED = 120.0
 """Seconds that the rules have: their process is nice, and gets little of a machine whose cores are all busy."""
+
+UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+HOSTILE = "<script>\x1b[31m\x9b2J\u202e\ud800" + "x" * 10_000
+"""What no terminal may be sent, and a name that tries to."""
 
 PROGRAM = r"""
 import math, os, sys, time

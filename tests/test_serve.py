@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import launching
 import pytest
-from live_runs import JUDGED, Recorder, launched, new_run, tree
+from live_runs import JUDGED, UNSAFE, Recorder, launched, new_run, tree
 from making import NAN, Made
 
 from brickprof.cli.app import main
@@ -31,7 +31,6 @@ from brickprof.live.work import Failed, Work
 from brickprof.reports.live import shell
 from brickprof.run import Run
 
-UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e'\"&"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

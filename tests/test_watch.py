@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from live_runs import Recorder, broken, new_run, tree
+from live_runs import HOSTILE, UNSAFE, Recorder, broken, new_run, tree
 from making import NAN
 from rich.console import Console
 
@@ -31,8 +31,6 @@ from brickprof.reports.live.screen import STYLES, Screen
 from brickprof.run import Run
 
 GOLDEN = Path(__file__).parent / "golden"
-UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-HOSTILE = "<script>\x1b[31m\x9b2J\u202e\ud800" + "x" * 10_000
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import launching
 import pytest
-from live_runs import JUDGED, Recorder, broken, new_run
+from live_runs import HOSTILE, JUDGED, UNSAFE, Recorder, broken, new_run
 from making import INF, NAN, Made
 
 from brickprof import pulse
@@ -37,8 +36,6 @@ from brickprof.reports.live.screen import Screen
 from brickprof.run import Run
 
 WANTED = frozenset((b"loss", b"losses", b"note"))
-UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-HOSTILE = "<script>\x1b[31m\x9b2J\u202e\ud800" + "x" * 10_000
 
 
 @pytest.fixture

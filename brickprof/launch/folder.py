@@ -21,7 +21,7 @@ from pathlib import Path
 from brickprof.errors import OutputError
 from brickprof.launch import processes
 from brickprof.launch.target import Target
-from brickprof.settings import RUN_VARIABLE, Settings, contract_texts
+from brickprof.settings import RUN_VARIABLE, Settings, terms_in_words
 from brickprof.text import clean
 
 _FAREST_ANCESTOR = 32
@@ -158,9 +158,7 @@ def _write_meta(place: Place, target: Target, settings: Settings) -> None:
             "cwd": os.getcwd(),
             "python": platform.python_version(),
             "overhead": settings.overhead,
-            "thresholds": settings.thresholds,
-            "suppress": settings.suppress,
-            "contracts": contract_texts(settings),
+            **terms_in_words(settings),
         },
     )
     try:
