@@ -24,13 +24,12 @@ class BreadthProbe(GraphProbe):
     name = "breadth"
 
     def look(self, loss: torch.Tensor, nodes: list[graph.Node]) -> None:
-        session = self.session
+        session, places = self.session, self.session.places
         fields, one = _breadth(nodes)
-        brick = (
-            session.places.find(loss.grad_fn, nodes, one) if session.places is not None and one is not None else None
-        )
-        if brick is not None:
-            fields["brick"] = session.journal.brick(brick)
+        brick = places.find(loss.grad_fn, nodes, one) if places is not None and one is not None else None
+        if brick is not None and places is not None:
+            cut = len(nodes) >= graph.MOST_NODES  # what is left of a graph is its end, and not where the layers begin
+            fields["brick"] = session.journal.brick(places.first_like(brick) if cut else brick)
         session.fact("breadth", fields, wanted=True)
 
 

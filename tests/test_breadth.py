@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import brickprof
+from brickprof.capture import graph
 
 
 class Rotation(torch.nn.Module):
@@ -25,10 +27,17 @@ class Layer(torch.nn.Module):
         return x + self.second(self.rotation(self.first(x)))
 
 
-def test_the_first_layer_that_loops_is_the_place(tmp_path):
+@pytest.mark.parametrize("most", [4000, 90])
+def test_the_first_layer_that_loops_is_the_place(tmp_path, monkeypatch, most):
+    """Also where the graph is so large that only its end was walked through."""
+    monkeypatch.setattr(graph, "MOST_NODES", most)
     net = torch.nn.Sequential(Layer(24), Layer(24), Layer(25))
+    assert named_in(tmp_path, net) == {"0.rotation"}
+
+
+def named_in(folder, net):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with brickprof.attach(net, out=tmp_path) as bp:
+    with brickprof.attach(net, out=folder) as bp:
         for _ in range(20):
             optimizer.zero_grad()
             net(torch.randn(4, 24)).square().mean().backward()
@@ -37,5 +46,10 @@ def test_the_first_layer_that_loops_is_the_place(tmp_path):
     looks = [event.fields for event in run.events.itertuples() if event.kind == "breadth"]
     placed = {each["brick"] for each in looks if "brick" in each}
     assert looks and placed
-    named = {row.path for row in run.bricks.itertuples() if row.id in placed}
-    assert named == {"0.rotation"}
+    return {row.path for row in run.bricks.itertuples() if row.id in placed}
+
+
+def test_a_module_of_another_class_at_the_same_place_is_not_like_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(graph, "MOST_NODES", 90)
+    net = torch.nn.Sequential(torch.nn.Linear(24, 24), Rotation(120), torch.nn.Linear(24, 24))
+    assert named_in(tmp_path, net) == {"1"}

@@ -63,7 +63,7 @@ def test_arrows_come_from_the_host_and_go_forward(events):
             flows[event["id"]].append(event)
     assert len(flows) > 100
     for start, end in flows.values():
-        assert start["ts"] <= end["ts"] and lanes[start["tid"]].startswith("host")
+        assert start["ts"] <= end["ts"] and lanes[start["tid"]].startswith(("host", "transfers"))
         assert lanes[end["tid"]].startswith("device")
 
 

@@ -345,6 +345,21 @@ def test_many_keep_their_order_and_what_cannot_run_is_told_why(tmp_path):
     assert not (tmp_path / "out" / "fails").exists()
 
 
+def test_one_that_wants_a_card_for_itself_comes_last_and_alone(tmp_path):
+    said = "import time; print(time.time()); time.sleep(0.5); print(time.time())"
+    names = {"greedy": True, "one": False, "other": False}
+    made = [script(tmp_path, said, id=name, alone=alone) for name, alone in names.items()]
+    heard = []
+    keeper = Keeper(tmp_path / "out", timeout=60, jobs=3)
+    keeper.run_all(made, {}, lambda specimen, outcome: heard.append(specimen.id))
+    spans = {name: [float(word) for word in printed(tmp_path / "out" / name)] for name in names}
+    assert heard[-1] == "greedy" and spans["greedy"][0] > max(spans["one"][1], spans["other"][1])
+
+
+def printed(folder: Path) -> list[str]:
+    return (folder / "output.txt").read_text().split()[:2]
+
+
 def test_a_reference_fault_is_run_by_the_reference_training(tmp_path):
     fault = Specimen("alb-1", Path("alb_1.py"), "", "reference", root_causes=("plateau",), args=("--steps", "9"))
     words = command(fault, tmp_path)

@@ -9,7 +9,6 @@ Compiling takes a second or two, once on a machine, and is done aside: the train
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from brickprof.capture import aside
 from brickprof.capture.surroundings import hands_off
 
 SAMPLE = 1024
@@ -136,8 +136,7 @@ class Fused:
         ready = self._ready.get((dtype, device))
         if ready is None:
             self._ready[dtype, device] = False
-            about = (dtype, device)
-            threading.Thread(target=self._compile, args=about, name="brickprof-compile", daemon=True).start()
+            aside.run(self._compile, dtype, device, name="brickprof-compile")
         return bool(ready)
 
     def _compile(self, dtype: torch.dtype, device: int) -> None:

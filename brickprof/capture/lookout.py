@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from brickprof.capture import models, tensors
+from brickprof.capture import aside, models, tensors
 from brickprof.capture.surroundings import compiled_frames, hands_off
 from brickprof.clock import now
 
@@ -96,7 +96,7 @@ class Counts:
         if not ready:
             if ready is None:
                 self._ready[device] = False
-                threading.Thread(target=self._compile, args=(device,), name="brickprof-compile", daemon=True).start()
+                aside.run(self._compile, device, name="brickprof-compile")
             return None
         key = device, _stream(device)
         made = self._made.get(key)

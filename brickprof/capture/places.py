@@ -15,6 +15,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -103,6 +104,7 @@ class Places:
         self._session = session
         self._name = name
         self._bricks: list[Brick] = []
+        self._classes: list[type[nn.Module]] = []
         self._numbers: dict[Brick, int] = {}
         self._maps: list[Map] = []
         self._handles: list[Any] = []
@@ -153,6 +155,7 @@ class Places:
         number = self._numbers.setdefault(brick, len(self._bricks))
         if number == len(self._bricks):
             self._bricks.append(brick)
+            self._classes.append(type(module))
 
         def before(_module: Any, _args: Any) -> None:
             if not _compiling() and not session.in_backward and not trail.elsewhere():
@@ -199,6 +202,21 @@ class Places:
             if place is not None and _ops(known, distance) == seen:
                 return self._bricks[place.brick] if place.brick != _OUTSIDE else None
         return None
+
+    def first_like(self, brick: Brick) -> Brick:
+        """Of modules of one class that stand at the same place of their layers, the one in the first layer."""
+        known = dict(zip(self._bricks, self._classes, strict=True))
+        layered = (_layered(each) for each, kind in known.items() if each.model == brick.model and kind is known[brick])
+        place, _ = _layered(brick)
+        numbers = min(numbers for other, numbers in layered if other == place)
+        return replace(brick, path=place.format(*numbers))
+
+
+def _layered(brick: Brick) -> tuple[str, tuple[int, ...]]:
+    """A path without its numbers, and the numbers: ("blocks.{}.rope", (3,))."""
+    parts = brick.path.replace("{", "{{").replace("}", "}}").split(".")
+    numbers = tuple(int(part) for part in parts if part.isdecimal())
+    return ".".join("{}" if part.isdecimal() else part for part in parts), numbers
 
 
 def _ops(known: Map, farthest: int) -> dict[int, str]:

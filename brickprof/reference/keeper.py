@@ -74,17 +74,19 @@ class Keeper:
     def run_all(self, specimens: Sequence[Specimen], lacks: Mapping[str, str], told: Told) -> list[Outcome]:
         """``lacks`` says why what needs a thing is not run here; ``told`` hears of each run as it ends."""
         found: dict[str, Outcome] = {}
-        with ThreadPoolExecutor(self.jobs) as pool:
-            waiting = {pool.submit(self.run, one, lacks.get(one.needs, "")): one for one in specimens}
-            try:
-                for done in as_completed(waiting):
-                    specimen = waiting[done]
-                    found[specimen.id] = done.result()
-                    told(specimen, found[specimen.id])
-            except BaseException:
-                self.close()
-                pool.shutdown(cancel_futures=True)
-                raise
+        together = [one for one in specimens if not one.alone]
+        for jobs, group in ((self.jobs, together), (1, [one for one in specimens if one.alone])):
+            with ThreadPoolExecutor(jobs) as pool:
+                waiting = {pool.submit(self.run, one, lacks.get(one.needs, "")): one for one in group}
+                try:
+                    for done in as_completed(waiting):
+                        specimen = waiting[done]
+                        found[specimen.id] = done.result()
+                        told(specimen, found[specimen.id])
+                except BaseException:
+                    self.close()
+                    pool.shutdown(cancel_futures=True)
+                    raise
         return [found[specimen.id] for specimen in specimens]
 
     def run(self, specimen: Specimen, lacking: str = "") -> Outcome:

@@ -43,6 +43,8 @@ class Specimen:
     """Of a control: what in it might wrongly alarm."""
     crashes: bool = False
     """It may end with an error of its own. Faults of a process or between ranks may in any case."""
+    alone: bool = False
+    """It takes all of something that the others need as well, such as the memory of a card."""
 
     @property
     def healthy(self) -> bool:

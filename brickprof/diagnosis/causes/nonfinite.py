@@ -181,8 +181,11 @@ def _narrow_products(origin: Anomaly, cause: Hypothesis, violation: Violation, c
     So what flowed back through those layers was finite, and only products inside them were not. Products of such
     numbers do not reach the end of float32: they were made in something narrower.
     """
-    told = next((event for event in case.story.events("grad", origin.rank) if event.id == origin.evidence), None)
-    if told is None or origin.details.get("dtype") != "float32":
+    if origin.stage < Stage.BACKWARD or origin.details.get("dtype") != "float32":
+        return False
+    looks = [event for event in case.story.events("grad", origin.rank) if event.step == origin.step]
+    told = next((event for event in looks if event.fields.get("nonfinite")), None)
+    if told is None:
         return False
     spoilt = [item for item in told.fields.get("nonfinite") or () if isinstance(item, dict)]
     partly = [item for item in spoilt if not item.get("nan") and 0 < whole(item.get("inf")) < whole(item.get("numel"))]

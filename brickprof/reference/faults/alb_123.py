@@ -19,6 +19,7 @@ TRUTH = {
     "bricks": [],
     "first_step": 5,
     "needs": "gpu",
+    "alone": True,
 }
 
 

@@ -1,0 +1,38 @@
+"""Work that is done aside, on a thread of its own: compiling a kernel takes a second or two, and no step waits for it.
+
+Enters: a function. Leaves: nothing; it runs while the training goes on. At the end of the program it is waited for, up
+to ``PATIENCE``: an interpreter that shuts down ends every other thread the moment it asks for the interpreter again,
+and where that happens inside C++ (a compiler, torch) the whole process is aborted: a script that had ended well.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+PATIENCE = 30.0
+"""Seconds that the end of a program waits for all of it."""
+_running: set[threading.Thread] = set()
+_awaited = False
+
+
+def run(work: Callable[..., None], *args: Any, name: str) -> None:
+    global _awaited
+    thread = threading.Thread(target=work, args=args, name=name, daemon=True)
+    with suppress(RuntimeError):  # the interpreter shuts down already: what would be made is of no use any more
+        if not _awaited:
+            threading._register_atexit(_wait)  # type: ignore[attr-defined]
+            _awaited = True
+        thread.start()
+        _running.difference_update([other for other in _running if not other.is_alive()])
+        _running.add(thread)
+
+
+def _wait() -> None:
+    until = time.monotonic() + PATIENCE
+    for thread in list(_running):
+        with suppress(RuntimeError):
+            thread.join(max(0.0, until - time.monotonic()))
