@@ -3,7 +3,7 @@
 Enters: steps on a CUDA device, few of them: so many that all windows together cost a small part of the budget; at once
 when somebody asked for a step (``--deep-at``) or for level deep. Leaves: a kernel span for every kernel of the step,
 inside the block that launched it, a transfer span for every copy, and a ``window`` event: how many there were, what
-they took, how much of the step the device was busy.
+they took, how much of the step the device was busy. What brickprof itself launched meanwhile is left out.
 """
 
 from __future__ import annotations
@@ -28,8 +28,12 @@ _EXPECTED_S = 1.0
 """What the first window is taken to cost: the profiler has to be loaded."""
 _SHARE = 0.25
 """Of the budget, over the whole run."""
-_SETTLED = 20
+_SETTLED = {"standard": 20, "deep": 3}
 """The first steps compile and allocate; a window on them would show that."""
+_DEEP = 0.2
+"""The budget of level deep, which has none otherwise."""
+_NESTED = 4
+"""A signal may be sent out of another one, so that their times lie in each other."""
 _MOST_ROWS = 4096
 _MOST_NAMES = 24
 _DIRECTIONS = {"HtoD": "H2D", "DtoH": "D2H", "DtoD": "D2D", "PtoP": "D2D"}
@@ -47,6 +51,7 @@ class WindowsProbe(Probe):
         self._window: Window | None = None
         self._step = -1
         self._spans: list[tuple[Any, ...]] = []
+        self._looks: list[tuple[int, int]] = []
         self._began = time.monotonic()
         self._spent = 0.0
         self._cost = _EXPECTED_S
@@ -57,7 +62,7 @@ class WindowsProbe(Probe):
             if step > self._step + 1:
                 self._close()
             else:
-                self.session.trace.kept = None
+                self.session.trace.kept = self.session.looks = None
             return
         if self._wanted(step):
             self._open(step)
@@ -66,9 +71,12 @@ class WindowsProbe(Probe):
         session = self.session
         if self._off or not session.on.spans or not torch.cuda.is_initialized() or hands_off():
             return False
-        if step in session.cadence.planned or session.settings.level == "deep":
-            return self._spent == 0 or self._affordable(session.cadence.budget)
-        return step >= _SETTLED and self._affordable(session.cadence.budget)
+        level, budget = session.settings.level, session.cadence.budget
+        if step in session.cadence.planned:
+            return self._spent == 0 or self._affordable(budget)
+        if step < _SETTLED[level]:
+            return False
+        return self._affordable(budget) if level != "deep" else self._spent == 0 or self._affordable(_DEEP)
 
     def _affordable(self, budget: float) -> bool:
         elapsed = time.monotonic() - self._began
@@ -86,6 +94,7 @@ class WindowsProbe(Probe):
             self._window, self._step = window, step
             self._look_at_nothing_else()
             self._spans = self.session.trace.kept = []
+            self._looks = self.session.looks = []
             self.session.cadence.attend(step + 2)  # so that the end of the window is not slept through
 
     def _look_at_nothing_else(self) -> None:
@@ -96,7 +105,7 @@ class WindowsProbe(Probe):
 
     def _close(self) -> None:
         start, window = time.monotonic(), self._window
-        self._window, self.session.trace.kept = None, None
+        self._window = self.session.trace.kept = self.session.looks = None
         if window is not None:
             self._write(window.end())
         self._cost = self._pay(start)
@@ -117,11 +126,15 @@ class WindowsProbe(Probe):
         if whole is None:
             return
         begin, end = whole[6], whole[7]
-        inside = [each for each in ran if begin <= each.launched_ns < end]
+        looks = Looks(self._looks)
+        of_the_step = [each for each in ran if begin <= each.launched_ns < end]
+        inside = [each for each in of_the_step if not looks.cover(each.launched_ns)]
         places = Places([(span[6], span[7], span[0], span[3]) for span in self._spans])
         for each in inside[:_MOST_ROWS]:
-            self._row(each, *places.around(each.launched_ns, default=(whole[0], whole[3])))
-        self._summary(inside, end - begin)
+            parent, phase = places.around(each.launched_ns, default=(whole[0], whole[3]))
+            # The phase of a step is the step's alone: what no block launched was launched by the script itself.
+            self._row(each, parent, PHASE["user"] if parent == whole[0] else phase)
+        self._summary(inside, end - begin, left_out=len(of_the_step) - len(inside))
 
     def _row(self, ran: Ran, parent: int, phase: int) -> None:
         session = self.session
@@ -137,13 +150,14 @@ class WindowsProbe(Probe):
              ran.launched_ns, ran.device_ns, ran.stream, json.dumps(told))
         )  # fmt: skip
 
-    def _summary(self, ran: list[Ran], step_ns: int) -> None:
+    def _summary(self, ran: list[Ran], step_ns: int, left_out: int) -> None:
         counts, times = Counter(each.name for each in ran), Counter[str]()
         for each in ran:
             times[each.name] += each.device_ns
         fields = {
             "kernels": len(ran),
             "written": min(len(ran), _MOST_ROWS),
+            "left_out": left_out,
             "busy_ns": busy(ran),
             "step_ns": step_ns,
             "names": [[name[:200], counts[name], total] for name, total in times.most_common(_MOST_NAMES)],
@@ -151,6 +165,18 @@ class WindowsProbe(Probe):
             "cost_ms": round(self._spent * 1e3, 1),
         }
         self.session.fact("window", fields, step=self._step, always=True)
+
+
+class Looks:
+    """When brickprof itself was at work, as the session booked it."""
+
+    def __init__(self, looks: list[tuple[int, int]]) -> None:
+        self._looks = sorted(looks)
+        self._starts = [start for start, _ in self._looks]
+
+    def cover(self, moment: int) -> bool:
+        at = bisect_right(self._starts, moment)
+        return any(moment < end for _, end in self._looks[:at][-_NESTED:])
 
 
 class Places:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from brickprof.reports import kernel_names
 from brickprof.run.step_budget import IDLE
 from brickprof.run.step_budget import drawn as draw
 from brickprof.text import clean
@@ -65,6 +66,6 @@ def _narrow(picture: str, width: int | None) -> str:
 
 def kernel_lines(told: dict[str, Any]) -> list[str]:
     return [
-        f"{row['share']:6.1%}  {row['mean_us']:9.1f} us  x{row['a_step']:,.0f} a step  {clean(row['kernel'], limit=80)}"
+        f"{row['share']:6.1%}  {row['mean_us']:9.1f} us  x{row['a_step']:,.0f} a step  {clean(kernel_names.short(row['kernel']), limit=72)}"
         for row in (told.get("kernels") or ())[:_MOST]
     ]

@@ -75,10 +75,41 @@ def test_kernels_and_copies_become_spans_in_their_blocks():
     probe._write([*kineto.found(EVENTS[:-1]), Ran("of the next step", 2000, 2100, 5, 7, 0)])
     kernel, copy = rows
     assert (kernel[1], kernel[3], kernel[8]) == (2, PHASE["forward"], 200)
-    assert (copy[1], json.loads(copy[10])["bytes"]) == (1, 4096)
+    assert (copy[1], copy[3], json.loads(copy[10])["bytes"]) == (1, PHASE["user"], 4096)
     assert [brick.kind for brick in bricks] == [Kind.KERNEL, Kind.TRANSFER] and bricks[1].path == "H2D"
     ((kind, told),) = facts
     assert kind == "window" and (told["kernels"], told["busy_ns"], told["step_ns"]) == (2, 240, 1000)
+
+
+def test_what_brickprof_launched_is_left_out():
+    rows, facts = [], []
+    session = SimpleNamespace(
+        journal=SimpleNamespace(span=rows.append, brick=lambda _: 1),
+        trace=SimpleNamespace(new_id=lambda: 50, kept=None),
+        fact=lambda kind, fields, **_: facts.append(fields),
+    )
+    probe = windows.WindowsProbe(session)
+    probe._spans = [(1, 0, 1, PHASE["step"], 12, 0, 0, 1000, None, None, None)]
+    probe._looks = [(100, 200), (120, 140), (150, 160), (400, 500)]
+    probe._write([Ran("k", at, at + 50, 5, 7, 0) for at in (99, 100, 145, 199, 200, 450, 600)])
+    assert [row[6] for row in rows] == [99, 200, 600]
+    assert (facts[0]["kernels"], facts[0]["left_out"], facts[0]["busy_ns"]) == (3, 4, 15)
+
+
+@pytest.mark.parametrize(
+    ("level", "step", "spent", "wanted"),
+    [("deep", 1, 0.0, False), ("deep", 3, 0.0, True), ("deep", 9, 0.5, False), ("deep", 9, 0.0001, True),
+     ("standard", 19, 0.0, False), ("standard", 30, 0.0, True), ("standard", 30, 3.0, False), ("deep", 40, 99.0, False)],
+)  # fmt: skip
+def test_a_window_is_opened_once_the_step_is_settled_and_it_fits_the_budget(monkeypatch, level, step, spent, wanted):
+    cadence = SimpleNamespace(planned=range(0), budget=0.01)
+    session = SimpleNamespace(cadence=cadence, settings=SimpleNamespace(level=level), on=SimpleNamespace(spans=True))
+    monkeypatch.setattr(windows.torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(windows, "hands_off", lambda: False)
+    probe = windows.WindowsProbe(session)
+    probe._spent, probe._began = spent, probe._began - (10 if level == "deep" else 1000)
+    probe._cost = 0.1 if level == "deep" else 1.0
+    assert probe._wanted(step) is wanted
 
 
 def test_nothing_without_the_step_it_was_opened_for():

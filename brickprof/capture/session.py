@@ -126,6 +126,8 @@ class Session:
         """The step, if any, that was looked at from its first backward on only."""
         self._trained = 0
         self.closed = False
+        self.looks: list[tuple[int, int]] | None = None
+        """From when to when signals took time, while somebody wants to know: what is launched then is ours."""
         self._spent = 0
         self._total_spent = 0
         self._ways: dict[str, int] = {}
@@ -234,6 +236,9 @@ class Session:
     def pay(self, spent: int) -> None:
         """Time that a signal or hook took, everything included."""
         self._spent += spent
+        if self.looks is not None and spent > 0:
+            end = now()
+            self.looks.append((end - spent, end))
 
     def charge(self, name: str, spent: int) -> None:
         """Pays for work outside any signal (module hooks), and books it on ``name``."""

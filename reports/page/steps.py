@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from brickprof.records import PHASES
+from brickprof.reports import kernel_names
 from brickprof.run import tables
 from brickprof.run.parts import Part
 from brickprof.run.step_budget import IDLE, LOOKING, Lane, lanes
@@ -164,7 +165,8 @@ def _laid_out(step: int, why: str, spans: pd.DataFrame) -> dict[str, Any]:
     for kind, phase, brick, start, stop, device_ns, stream, told in _rows(spans):
         if phase == "run" or stop < begin or start > end:
             continue
-        part, name = _part(kind, phase), clean(brick or kind, limit=160)
+        shown = kernel_names.short(brick) if kind == "kernel" and brick else brick or kind
+        part, name = _part(kind, phase), clean(shown, limit=160)
         if stop > start:
             found["host"].append((start - begin, stop - start, name, part))
         at = _device_start(told)

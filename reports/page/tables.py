@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from brickprof.contracts.verdicts import Verdict
-from brickprof.reports import timeline
+from brickprof.reports import kernel_names, timeline
 from brickprof.reports.page.parts import told
 from brickprof.reports.page.sections import section
 from brickprof.text import clean
@@ -107,7 +107,7 @@ def kernels(run: Run | None) -> str:
         return ""
     blocks, lines = _launchers(run), _callers(run)
     rows = [
-        [f"<code>{told(name, 120)}</code>", f"{row['share']:.1%}", f"{row['mean_us']:,.1f}", f"{row['a_step']:,.1f}",
+        [f'<code title="{told(name, 300)}">{told(kernel_names.short(name), 80)}</code>', f"{row['share']:.1%}", f"{row['mean_us']:,.1f}", f"{row['a_step']:,.1f}",
          f"<code>{told(blocks.get(name, ''), 80)}</code>", f"<code>{told(lines.get(name, ''), 80)}</code>"]
         for row in found[:_MOST_KERNELS]
         for name in [row["kernel"]]

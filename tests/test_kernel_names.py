@@ -1,0 +1,48 @@
+"""Names of kernels, as profilers tell them and as people say them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brickprof.reports.kernel_names import short
+
+ATEN = "void at::native::"
+LAMBDA = "{lambda()#2}::operator()() const::{lambda(float)#1}"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (f"{ATEN}reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::AbsMaxOps<float, float, float>, unsigned",
+         "reduce_kernel · AbsMaxOps"),
+        (f"{ATEN}vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&)::{LAMBDA}, std",
+         "vectorized_elementwise_kernel · GeluCUDAKernelImpl"),
+        (f"{ATEN}elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::CUDAFunctor_add<float> >(at::",
+         "elementwise_kernel · CUDAFunctor_add"),
+        (f"{ATEN}(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::TensorListMetadata<1>"
+         ", at::native::(anonymous namespace)::BinaryOpScalarListFuncto", "multi_tensor_apply_kernel · BinaryOpScalarListFuncto"),
+        ("void (anonymous namespace)::softmax_warp_forward<float, float, float, 4, true, false>(float*, float const*, int)",
+         "softmax_warp_forward"),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_64x64_8x5_nt_align1>(cutlass_80_simt_sgemm_64x64_8x5_nt_align1::Params)",
+         "Kernel2 · cutlass_80_simt_sgemm_64x64_8x5_nt_align1"),
+        ("fmha_cutlassB_f32_aligned_64x64_k32_sm80(PyTorchMemEffAttention::AttentionBackwardKernel<cutlass::arch::Sm80>)",
+         "fmha_cutlassB_f32_aligned_64x64_k32_sm80"),
+    ],
+)  # fmt: skip
+def test_the_function_and_what_it_was_made_for(name, said):
+    assert short(name) == said
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["triton_poi_fused_add_3", "Memset (Device)", "elementwise_kernel<add>", "", "operator()",
+     "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4_execute_kernel"],
+)  # fmt: skip
+def test_a_plain_name_stays(name):
+    assert short(name) == name
+
+
+@given(st.text(max_size=400))
+def test_any_text_has_a_name_that_is_no_longer(text):
+    assert len(short(text)) <= len(text) + 3
+    assert bool(short(text)) == bool(text)
