@@ -13,7 +13,7 @@ _NAMELESS = re.compile(r"\((?:anonymous namespace|anonymous class|unnamed)\)::|\
 _WORD = re.compile(r"[A-Za-z_]\w{3,}")
 _SAYS = re.compile(r"[Ff]unct\w*$|(?:Ops|Impl|Kernel|_kernel|_cuda|_out)$|^(?:launch|cutlass|sm\d+)_")
 _EVERYWHERE = frozenset({
-    "gpu_kernel_impl", "gpu_kernel_impl_nocast", "multi_tensor_apply_kernel", "ReduceOp", "func_wrapper_t", "TensorInfo",
+    "gpu_kernel_impl", "gpu_kernel_impl_nocast", "multi_tensor_apply_kernel", "ReduceOp", "func_wrapper_t",
 })  # fmt: skip
 
 

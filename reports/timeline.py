@@ -66,6 +66,7 @@ def _narrow(picture: str, width: int | None) -> str:
 
 def kernel_lines(told: dict[str, Any]) -> list[str]:
     return [
-        f"{row['share']:6.1%}  {row['mean_us']:9.1f} us  x{row['a_step']:,.0f} a step  {clean(kernel_names.short(row['kernel']), limit=72)}"
+        f"{row['share']:6.1%}  {row['mean_us']:9.1f} us  x{row['a_step']:,.0f} a step  "
+        f"{clean(kernel_names.short(str(row['kernel'])), limit=72)}"
         for row in (told.get("kernels") or ())[:_MOST]
     ]

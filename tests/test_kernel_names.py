@@ -10,25 +10,26 @@ ATEN = "void at::native::"
 LAMBDA = "{lambda()#2}::operator()() const::{lambda(float)#1}"
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        (f"{ATEN}reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::AbsMaxOps<float, float, float>, unsigned",
-         "reduce_kernel · AbsMaxOps"),
-        (f"{ATEN}vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&)::{LAMBDA}, std",
-         "vectorized_elementwise_kernel · GeluCUDAKernelImpl"),
-        (f"{ATEN}elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::CUDAFunctor_add<float> >(at::",
-         "elementwise_kernel · CUDAFunctor_add"),
-        (f"{ATEN}(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::TensorListMetadata<1>"
-         ", at::native::(anonymous namespace)::BinaryOpScalarListFuncto", "multi_tensor_apply_kernel · BinaryOpScalarListFuncto"),
-        ("void (anonymous namespace)::softmax_warp_forward<float, float, float, 4, true, false>(float*, float const*, int)",
-         "softmax_warp_forward"),
-        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_64x64_8x5_nt_align1>(cutlass_80_simt_sgemm_64x64_8x5_nt_align1::Params)",
-         "Kernel2 · cutlass_80_simt_sgemm_64x64_8x5_nt_align1"),
-        ("fmha_cutlassB_f32_aligned_64x64_k32_sm80(PyTorchMemEffAttention::AttentionBackwardKernel<cutlass::arch::Sm80>)",
-         "fmha_cutlassB_f32_aligned_64x64_k32_sm80"),
-    ],
-)  # fmt: skip
+NAMED = [
+    (f"{ATEN}reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::AbsMaxOps<float, float, float>, unsign",
+     "reduce_kernel · AbsMaxOps"),
+    (f"{ATEN}vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&)::{LAMBDA}, ",
+     "vectorized_elementwise_kernel · GeluCUDAKernelImpl"),
+    (f"{ATEN}elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::CUDAFunctor_add<float> >(",
+     "elementwise_kernel · CUDAFunctor_add"),
+    (f"{ATEN}(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::TensorListMetadata"
+     "<1>, at::native::(anonymous namespace)::BinaryOpScalarListFuncto",
+     "multi_tensor_apply_kernel · BinaryOpScalarListFuncto"),
+    ("void (anonymous namespace)::softmax_warp_forward<float, float, float, 4, true, false>(float*, float const*)",
+     "softmax_warp_forward"),
+    ("void cutlass::Kernel2<cutlass_80_simt_sgemm_64x64_8x5_nt_align1>(cutlass_80_simt_sgemm_64x64_8x5_nt_align1::P",
+     "Kernel2 · cutlass_80_simt_sgemm_64x64_8x5_nt_align1"),
+    ("fmha_cutlassB_f32_aligned_64x64_k32_sm80(PyTorchMemEffAttention::AttentionBackwardKernel<cutlass::arch::Sm8",
+     "fmha_cutlassB_f32_aligned_64x64_k32_sm80"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "said"), NAMED)
 def test_the_function_and_what_it_was_made_for(name, said):
     assert short(name) == said
 

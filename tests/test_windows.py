@@ -99,7 +99,7 @@ def test_what_brickprof_launched_is_left_out():
 @pytest.mark.parametrize(
     ("level", "step", "spent", "wanted"),
     [("deep", 1, 0.0, False), ("deep", 3, 0.0, True), ("deep", 9, 0.5, False), ("deep", 9, 0.0001, True),
-     ("standard", 19, 0.0, False), ("standard", 30, 0.0, True), ("standard", 30, 3.0, False), ("deep", 40, 99.0, False)],
+     ("standard", 19, 0.0, False), ("standard", 30, 0.0, True), ("standard", 30, 3.0, False), ("deep", 40, 9, False)],
 )  # fmt: skip
 def test_a_window_is_opened_once_the_step_is_settled_and_it_fits_the_budget(monkeypatch, level, step, spent, wanted):
     cadence = SimpleNamespace(planned=range(0), budget=0.01)

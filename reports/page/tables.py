@@ -107,7 +107,8 @@ def kernels(run: Run | None) -> str:
         return ""
     blocks, lines = _launchers(run), _callers(run)
     rows = [
-        [f'<code title="{told(name, 300)}">{told(kernel_names.short(name), 80)}</code>', f"{row['share']:.1%}", f"{row['mean_us']:,.1f}", f"{row['a_step']:,.1f}",
+        [f'<code title="{told(name, 300)}">{told(kernel_names.short(name), 80)}</code>',
+         f"{row['share']:.1%}", f"{row['mean_us']:,.1f}", f"{row['a_step']:,.1f}",
          f"<code>{told(blocks.get(name, ''), 80)}</code>", f"<code>{told(lines.get(name, ''), 80)}</code>"]
         for row in found[:_MOST_KERNELS]
         for name in [row["kernel"]]
