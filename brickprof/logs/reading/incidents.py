@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow.compute as pc
 
 from brickprof.logs.reading.model import Fact, Whole
@@ -180,7 +179,7 @@ class Watch:
         if not len(left):
             return
         telling = pc.match_substring_regex(found.texts(left), _TRIGGER.pattern.decode())
-        for place in self._to_look_at(np.flatnonzero(telling).tolist(), len(left)):
+        for place in self._to_look_at(pc.indices_nonzero(telling).to_pylist(), len(left)):
             line = int(left[place])
             yield from self._line(found.text(line), int(found.lines[line]))
         if self._spoken is not None:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brickprof.logs.reading import incidents, names, rows
+from brickprof.logs.reading import arrow, incidents, names, rows
 from brickprof.logs.reading.model import Floats, Whole
 from brickprof.logs.reading.numbers import PLAIN
 from brickprof.logs.reading.objects import LONGEST_LIST
@@ -411,12 +411,11 @@ def _parsed_list(lines: Lines, slot: _Slot, opened: Whole, closed: Whole) -> dic
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    cells = pa.array([lines.padded[begin:end] for begin, end in zip(opened.tolist(), closed.tolist(), strict=True)])
     try:
-        parts = pc.split_pattern(cells.cast(pa.string()), ",")
+        parts = pc.split_pattern(arrow.spans(lines.padded, opened, closed).cast(pa.string()), ",")
         if not pc.all(pc.equal(pc.list_value_length(parts), slot.count)).as_py():
             return None
-        numbers = pc.utf8_trim_whitespace(parts.flatten()).cast(pa.float64()).to_numpy().reshape(-1, slot.count)
+        numbers = arrow.values(pc.utf8_trim_whitespace(parts.flatten()).cast(pa.float64())).reshape(-1, slot.count)
     except pa.ArrowInvalid:
         return None
     each = [slot.name] if slot.count == 1 else [f"{slot.name}/{place}" for place in range(slot.count)]

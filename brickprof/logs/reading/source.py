@@ -379,15 +379,16 @@ def _cut(stream: IO[bytes], near: int) -> int | None:
     where there is no such line nearby."""
     stream.seek(near)
     stream.readline(LONGEST_LINE)
-    first = at = stream.tell()
+    first = stream.tell()
     text = stream.read(_LOOK_FOR_CUT)
     before: bytes | None = None
-    for line in text.split(b"\n")[:-1]:
-        shape = _DIGITS.sub(b"0", line[:400])
+    begin, end = 0, text.find(b"\n")
+    while end >= 0:
+        shape = _DIGITS.sub(b"0", text[begin : min(end, begin + 400)])
         if shape == before and shape.strip() and not shape.startswith((b" ", b"\t")):
-            return at
-        before = shape
-        at += len(line) + 1
+            return first + begin
+        before, begin = shape, end + 1
+        end = text.find(b"\n", begin)
     return first if b"\n" in text or len(text) < _LOOK_FOR_CUT else None
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from brickprof.logs.reading import rows
+from brickprof.logs.reading import arrow, rows
 from brickprof.logs.reading.model import Floats, Head, Item, Whole
 from brickprof.logs.reading.names import role
 from brickprof.logs.reading.numbers import number
@@ -221,7 +221,7 @@ class _Reader:
     def _at_once(self, chunk: bytes) -> Any:
         """All rows through Arrow; None where the rows are not plainly one a line."""
         import pyarrow as pa
-        from pyarrow import csv as arrow
+        from pyarrow import csv as tabular
 
         names = [f"{place}" for place in range(len(self._names))]
         types = {
@@ -230,11 +230,11 @@ class _Reader:
         }
         for _ in range(2):
             try:
-                table = arrow.read_csv(
+                table = tabular.read_csv(
                     pa.BufferReader(chunk),
-                    arrow.ReadOptions(use_threads=False, block_size=len(chunk) + 1, column_names=names),
-                    arrow.ParseOptions(delimiter=self._separator, ignore_empty_lines=False),
-                    arrow.ConvertOptions(
+                    tabular.ReadOptions(use_threads=False, block_size=len(chunk) + 1, column_names=names),
+                    tabular.ParseOptions(delimiter=self._separator, ignore_empty_lines=False),
+                    tabular.ConvertOptions(
                         column_types=types, null_values=list(MISSING), strings_can_be_null=True,
                         decimal_point=self._decimal,
                     ),
@@ -247,15 +247,16 @@ class _Reader:
         return None
 
     def _odd(self, table: Any) -> bool:
-        """Whether a header or a remark is among the rows: its first cell tells."""
+        """Whether a header or a remark is among the rows, or might be: its first cell tells."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         first = table.column(0)
         if not pa.types.is_string(first.type):
             return False
-        odd = pc.or_(pc.starts_with(first, "#"), pc.equal(pc.utf8_trim_whitespace(first), self._written[0]))
-        return bool(pc.any(odd).as_py())
+        plain, head = pc.utf8_trim_whitespace(first), self._written[0]
+        headed = pc.and_(pc.starts_with(plain, head), pc.ends_with(plain, head))
+        return bool(pc.any(pc.or_(pc.starts_with(first, "#"), headed)).as_py())
 
     def _one_by_one(self, chunk: bytes, line: int) -> Iterator[Item]:
         text = chunk.decode("utf-8", "replace")
@@ -336,8 +337,7 @@ class _Reader:
             if pa.types.is_string(held.type):
                 columns[name] = self._text_column(held, name)
             else:
-                mask = np.ones(len(held), dtype=bool) if not held.null_count else ~held.is_null().to_numpy(False)
-                columns[name] = held.to_numpy(zero_copy_only=False), mask
+                columns[name] = arrow.values(held), arrow.there(held)
         marker, kinds = self._marker(), None
         if marker is not None and pa.types.is_string(table.column(marker).type):
             kinds = [rows.kind_of((cell or "")[:40]) for cell in table.column(marker).to_pylist()]
@@ -351,7 +351,7 @@ class _Reader:
         if self._decimal == ".":
             try:
                 cast = pc.utf8_trim_whitespace(held).cast(pa.float64())
-                return cast.to_numpy(zero_copy_only=False), ~cast.is_null().to_numpy(False)
+                return arrow.values(cast), arrow.there(cast)
             except pa.ArrowInvalid:
                 pass
         return self._column([cell or "" for cell in held.to_pylist()], name)
