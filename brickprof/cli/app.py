@@ -7,6 +7,7 @@ nothing heavy is imported before a command runs.
 from __future__ import annotations
 
 import difflib
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from brickprof.errors import BrickprofError, UsageError
 from brickprof.text import clean
 
 INTERRUPTED, BROKEN_PIPE = 130, 141
+_SELDOM = 100_000
+"""Objects between two looks for cycles in garbage: a command makes records by the ten thousand, which hold none."""
 
 
 def build() -> tuple[typer.Typer, list[str]]:
@@ -54,6 +57,8 @@ def _top(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        gc.set_threshold(_SELDOM, *gc.get_threshold()[1:])
     try:
         code = _run(given or ["--help"])
         sys.stdout.flush()

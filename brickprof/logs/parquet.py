@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from brickprof.errors import UnreadableInput
-from brickprof.logs.reading import arrow, names, rows
+from brickprof.logs.reading import names, rows
 from brickprof.logs.reading.model import Floats, Head, Item
 from brickprof.logs.reading.numbers import number
 from brickprof.logs.reading.rows import Mask
 from brickprof.logs.reading.source import Source
+from brickprof.run.columns import numbers, present
 from brickprof.text import clean
 
 _MAGIC = b"PAR1"
@@ -80,7 +81,7 @@ def _column(held: Any, name: str) -> tuple[Floats, Mask] | None:
     import pyarrow as pa
     from pyarrow import types
 
-    there = arrow.there(held)
+    there = present(held)
     if types.is_string(held.type) or types.is_large_string(held.type):
         found = [number(one) if one is not None and len(one) < 64 else None for one in held.to_pylist()]
         mask = np.array([one is not None for one in found], dtype=bool)
@@ -90,10 +91,10 @@ def _column(held: Any, name: str) -> tuple[Floats, Mask] | None:
             return None
     elif types.is_timestamp(held.type):
         held = held.cast(pa.timestamp("us", held.type.tz)).cast(pa.int64())
-        return arrow.values(held).astype(np.float64) / 1e6, there
+        return numbers(held) / 1e6, there
     elif not (types.is_integer(held.type) or types.is_floating(held.type) or types.is_decimal(held.type)):
         return None
-    return np.asarray(arrow.values(held.cast(pa.float64(), safe=False)), dtype=np.float64), there
+    return numbers(held.cast(pa.float64(), safe=False)), there
 
 
 READER = Parquet()

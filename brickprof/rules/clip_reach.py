@@ -84,9 +84,11 @@ def _rest(story: Story, look: Look) -> tuple[float, str, tuple[str, ...]] | None
 
 def _untouched(story: Story, look: Look) -> tuple[float, str, tuple[str, ...]] | None:
     """Blocks that kept their gradients while others were cut, from what the update used."""
+    if look.applied is None:
+        return None
     blocks, after, bound = block_coefficients(story, look), look.after, bound_in(look)
     kept = [brick for brick, found in blocks if found >= 0.999]
-    if look.applied is None or not kept or after is None or bound is None or len(kept) == len(blocks):
+    if not kept or after is None or bound is None or len(kept) == len(blocks):
         return None
     if min(found for _, found in blocks) > 0.95:
         return None

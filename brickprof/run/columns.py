@@ -1,7 +1,7 @@
 """Columns of Arrow tables as numpy arrays, straight from their buffers.
 
-Enters: a column of numbers. Leaves: its values. ``to_numpy`` would do, but it imports pandas first: a third of a second
-that the end of a run, and a report, can do without.
+Enters: a column of numbers. Leaves: its values. ``to_numpy`` would do, and ``pa.array`` the other way round, but they
+import pandas first: a third of a second that the end of a run, a report, and most logs can do without.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 
-_KINDS = {"int8": np.int8, "int32": np.int32, "int64": np.int64, "uint16": np.uint16, "double": np.float64}
+_KINDS = {
+    "int8": np.int8, "int32": np.int32, "int64": np.int64, "uint16": np.uint16, "uint64": np.uint64,
+    "float": np.float32, "double": np.float64,
+}  # fmt: skip
 
 
 def whole(column: Any, missing: int = 0) -> Any:
@@ -21,10 +24,17 @@ def whole(column: Any, missing: int = 0) -> Any:
 def numbers(column: Any) -> Any:
     """A column of any numbers as floats; NaN where there is none."""
     if not column.null_count:
-        return _values(column).astype(np.float64, copy=False)
-    found = _values(column).astype(np.float64)
+        return values(column).astype(np.float64, copy=False)
+    found = values(column).astype(np.float64)
     found[~present(column)] = np.nan
     return found
+
+
+def values(column: Any) -> Any:
+    """What stands in the column's memory: anything where a value is missing."""
+    kind = _KINDS[str(column.type)]
+    parts = [_data(chunk, kind) for chunk in _chunks(column)]
+    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, kind), *parts])
 
 
 def present(column: Any) -> Any:
@@ -43,6 +53,14 @@ def distinct(values: Any) -> tuple[Any, Any]:
     return values[new], np.cumsum(new) - 1
 
 
+def places(numbers: Any) -> Any:
+    """Places in a column, for ``take``."""
+    import pyarrow as pa
+
+    given = np.ascontiguousarray(numbers, dtype=np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(given), [None, pa.py_buffer(given)])
+
+
 def rows(table: Any, mask: Any) -> Any:
     """The rows of ``table`` that ``mask`` has, in their order."""
     import pyarrow as pa
@@ -52,18 +70,11 @@ def rows(table: Any, mask: Any) -> Any:
 
 
 def _filled(column: Any, missing: int) -> Any:
-    found = _values(column)
+    found = values(column)
     if column.null_count:
         found = found.copy()
         found[~present(column)] = missing
     return found
-
-
-def _values(column: Any) -> Any:
-    """What stands in the column's memory: anything where a value is missing."""
-    kind = _KINDS[str(column.type)]
-    parts = [_data(chunk, kind) for chunk in _chunks(column)]
-    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, kind), *parts])
 
 
 def _chunks(column: Any) -> list[Any]:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from brickprof.records import ROLES
+from brickprof.run.columns import numbers as floats
+from brickprof.run.columns import present, rows, values
 from brickprof.text import clean
 
 if TYPE_CHECKING:
@@ -54,19 +56,17 @@ def heat_map(run: Run, focus: int | None = None, role: str = "grad") -> dict[str
 
 def _pieces(run: Run, role: str, columns: Sequence[str]) -> Iterator[tuple[Part, Any]]:
     """The samples of one role, some at a time: a long run has millions of them."""
-    import pyarrow as pa
-
     told = "ratio" if role == "update" else "role"
     for part in run.parts:
         table = part.samples[0]
         for start in range(0, table.num_rows, _PIECE):
             piece = table.slice(start, _PIECE)
-            mine = piece["role"].to_numpy() == ROLES.index(role)
+            mine = values(piece["role"]) == ROLES.index(role)
             if piece[told].null_count:
-                mine &= piece[told].is_valid().to_numpy()
+                mine &= present(piece[told])
             if mine.any():
                 chosen = piece.select(columns)
-                yield part, chosen if mine.all() else chosen.filter(pa.array(mine))
+                yield part, chosen if mine.all() else rows(chosen, mine)
 
 
 def _seen(run: Run, role: str) -> tuple[Any, dict[str, int]]:
@@ -88,19 +88,13 @@ def _rows(part: Part, table: Any, numbers: dict[str, int], qualified: bool) -> t
 
 def _column(table: Any, name: str) -> Any:
     """A column as numbers; what was not measured is nan."""
-    return table[name].to_numpy(zero_copy_only=False) if table[name].null_count == 0 else _with_gaps(table[name])
+    return floats(table[name]) if table[name].null_count else values(table[name])
 
 
 def _distinct(column: Any) -> Any:
     import pyarrow.compute as pc
 
-    return np.sort(pc.unique(column).to_numpy(zero_copy_only=False))
-
-
-def _with_gaps(column: Any) -> Any:
-    import pyarrow as pa
-
-    return column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return np.sort(values(pc.unique(column)))
 
 
 def _folded(names: list[str]) -> tuple[list[str], Any]:

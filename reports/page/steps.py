@@ -17,6 +17,7 @@ import numpy as np
 from brickprof.records import PHASES
 from brickprof.reports import kernel_names
 from brickprof.run import tables
+from brickprof.run.columns import present, values
 from brickprof.run.parts import Part
 from brickprof.run.step_budget import IDLE, LOOKING, Lane, lanes
 from brickprof.text import clean
@@ -50,7 +51,7 @@ class Timed:
         if self._part is None:
             return {}
         table = self._part.spans[0].select(["step", "phase", "start_ns", "end_ns"])
-        step, phase, start, end = (table[name].to_numpy() for name in table.column_names)
+        step, phase, start, end = (values(table[name]) for name in table.column_names)
         looked, count = np.unique(step, return_counts=True)
         inside = set(looked[count > 1].tolist())
         whole = phase == _STEP
@@ -63,8 +64,8 @@ class Timed:
         if self._part is None:
             return {}
         table = self._part.spans[0]
-        told = table["stream"].is_valid().to_numpy() & table["device_ns"].is_valid().to_numpy()
-        steps, counts = np.unique(table["step"].to_numpy()[told], return_counts=True)
+        told = present(table["stream"]) & present(table["device_ns"])
+        steps, counts = np.unique(values(table["step"])[told], return_counts=True)
         return dict(zip(steps.tolist(), counts.tolist(), strict=True))
 
     def frame(self, steps: Iterable[int]) -> pd.DataFrame:

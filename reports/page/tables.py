@@ -70,9 +70,9 @@ def _reason(result: ContractResult) -> str:
 
 def bricks(run: Run | None) -> str:
     """Where the time of the timed steps went, on the host and on the device."""
-    frame = run.spans if run is not None else None
-    if frame is None or frame.empty:
+    if run is None or not _timed(run):
         return ""
+    frame = run.spans
     frame = frame[~frame["phase"].isin(["run", "step"]) & (frame["kind"] != "step")]
     times = frame.assign(device=frame["device_ns"].astype("float64")).groupby(["brick", "phase"], sort=False)
     grouped = times.agg(host=("host_ns", "sum"), device=("device", "sum"), count=("host_ns", "size")).reset_index()
@@ -102,7 +102,7 @@ def _cut(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[
 
 def kernels(run: Run | None) -> str:
     """The kernels by their time on the device: how often, how long, in which block, and from which line."""
-    found = timeline.kernels(run.spans) if run is not None else []
+    found = timeline.kernels(run.spans) if run is not None and _timed(run) else []
     if run is None or not found:
         return ""
     blocks, lines = _launchers(run), _callers(run)
@@ -117,6 +117,11 @@ def kernels(run: Run | None) -> str:
     if not lines:
         heads, rows = heads[:-1], [row[:-1] for row in rows]
     return section("kernels", "Kernels by their time on the device", _cut(heads, rows, (1, 2, 3)))
+
+
+def _timed(run: Run) -> bool:
+    """Whether anything was: to make a frame of nothing loads pandas all the same."""
+    return any(part.spans[0].num_rows for part in run.parts)
 
 
 def _launchers(run: Run) -> dict[str, str]:

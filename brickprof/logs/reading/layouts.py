@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brickprof.logs.reading import arrow, incidents, names, rows
+from brickprof.logs.reading import incidents, names, rows
 from brickprof.logs.reading.model import Floats, Whole
 from brickprof.logs.reading.numbers import PLAIN
 from brickprof.logs.reading.objects import LONGEST_LIST
 from brickprof.logs.reading.words import WORD, Words, stands, words_of
+from brickprof.run.columns import values
 
 SETTINGS = frozenset({"config", "args", "hparams", "hyperparameters", "hyper_parameters", "cfg", "settings", "params"})
 """Keys under which a line states what the run was started with."""
@@ -412,11 +413,22 @@ def _parsed_list(lines: Lines, slot: _Slot, opened: Whole, closed: Whole) -> dic
     import pyarrow.compute as pc
 
     try:
-        parts = pc.split_pattern(arrow.spans(lines.padded, opened, closed).cast(pa.string()), ",")
+        parts = pc.split_pattern(_cells(lines.padded, opened, closed), ",")
         if not pc.all(pc.equal(pc.list_value_length(parts), slot.count)).as_py():
             return None
-        numbers = arrow.values(pc.utf8_trim_whitespace(parts.flatten()).cast(pa.float64())).reshape(-1, slot.count)
+        numbers = values(pc.utf8_trim_whitespace(parts.flatten()).cast(pa.float64())).reshape(-1, slot.count)
     except pa.ArrowInvalid:
         return None
     each = [slot.name] if slot.count == 1 else [f"{slot.name}/{place}" for place in range(slot.count)]
     return {name: np.ascontiguousarray(numbers[:, place]) for place, name in enumerate(each)}
+
+
+def _cells(data: bytes, starts: Whole, ends: Whole) -> Any:
+    """What stands from these places to those, as strings of Arrow."""
+    import pyarrow as pa
+
+    cells = [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    bounds = np.zeros(len(cells) + 1, dtype=np.int32)
+    np.cumsum([len(cell) for cell in cells], out=bounds[1:])
+    held = [None, pa.py_buffer(bounds), pa.py_buffer(b"".join(cells))]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(cells), held).cast(pa.string())

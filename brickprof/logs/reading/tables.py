@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from brickprof.logs.reading import arrow, rows
+from brickprof.logs.reading import rows
 from brickprof.logs.reading.model import Floats, Head, Item, Whole
 from brickprof.logs.reading.names import role
 from brickprof.logs.reading.numbers import number
 from brickprof.logs.reading.rows import Mask
 from brickprof.logs.reading.source import Source
+from brickprof.run.columns import numbers, present
 
 MISSING = ("", "NA", "N/A", "n/a", "na", "null", "NULL", "None", "none", "-", "--", "<NA>", "#N/A")
 """Cells that hold nothing. Keras writes NA where an epoch was not finished."""
@@ -337,7 +338,7 @@ class _Reader:
             if pa.types.is_string(held.type):
                 columns[name] = self._text_column(held, name)
             else:
-                columns[name] = arrow.values(held), arrow.there(held)
+                columns[name] = numbers(held), present(held)
         marker, kinds = self._marker(), None
         if marker is not None and pa.types.is_string(table.column(marker).type):
             kinds = [rows.kind_of((cell or "")[:40]) for cell in table.column(marker).to_pylist()]
@@ -351,7 +352,7 @@ class _Reader:
         if self._decimal == ".":
             try:
                 cast = pc.utf8_trim_whitespace(held).cast(pa.float64())
-                return arrow.values(cast), arrow.there(cast)
+                return numbers(cast), present(cast)
             except pa.ArrowInvalid:
                 pass
         return self._column([cell or "" for cell in held.to_pylist()], name)

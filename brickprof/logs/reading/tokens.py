@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from brickprof.logs.reading import arrow
 from brickprof.logs.reading.alike import ROOM, Alike, alike
 from brickprof.logs.reading.digits import all_between, numbers, runs
 from brickprof.logs.reading.model import Floats, Places, Whole
 from brickprof.logs.reading.numbers import number
+from brickprof.run.columns import places, values
 
 _Bytes = NDArray[np.uint8]
 _Flags = NDArray[np.bool_]
@@ -66,7 +66,7 @@ class Cut:
 
     def texts(self, lines: Whole) -> Any:
         """These lines, each with its end, as an array of bytes."""
-        return _strings(self.begins, self.data).take(arrow.places(lines))
+        return _strings(self.begins, self.data).take(places(lines))
 
     def numbers(self, line: int) -> list[bytes]:
         own = range(int(self.first[line]), int(self.first[line] + self.holes[line]))
@@ -283,8 +283,8 @@ def _skeletons(skeleton: _Bytes, counted: Whole, returns: bool) -> tuple[Places,
     """Each text of a line without its numbers once, and which of them these lines have."""
     ends = np.flatnonzero((skeleton == 10) | (skeleton == 13) if returns else skeleton == 10)
     lines = _strings(np.concatenate([[0], ends + 1]).astype(np.int32), skeleton)
-    encoded = lines.take(arrow.places(counted)).dictionary_encode()
-    return arrow.values(encoded.indices), encoded.dictionary.to_pylist()
+    encoded = lines.take(places(counted)).dictionary_encode()
+    return values(encoded.indices), encoded.dictionary.to_pylist()
 
 
 def _line_numbers(raw: _Bytes, begins: Places, first_line: int, returns: bool) -> Whole:
