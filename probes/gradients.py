@@ -25,7 +25,7 @@ from brickprof.capture.book import Entry, owned
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
-from brickprof.capture.survey import Row, row, survey
+from brickprof.capture.survey import Look, Row, row, sheet, survey
 from brickprof.capture.tensors import on_host
 from brickprof.capture.vigil import Vigil
 from brickprof.clock import now
@@ -151,11 +151,11 @@ class GradientsProbe(Probe):
             self.session.pulse.norm = size
             self._alarm(size, [], step)
             if step % (_ROWS_EVERY * self.session.cadence.floor) == 0:
-                self._write(step, [entry(each) for each in parameters], [row(of) for of in table.tolist()])
+                self._write_table(_Moment("step", step, 0, None, []), [entry(each) for each in parameters], table)
             return
-        entries, rows = [entry(each) for each in parameters], [row(of) for of in table.tolist()]
-        self._write(step, entries, rows)
-        self._record_rows(_Moment("step", step, 0, None, []), entries, rows)
+        moment, entries = _Moment("step", step, 0, None, []), [entry(each) for each in parameters]
+        self._write_table(moment, entries, table)
+        self._record_rows(moment, entries, [row(of) for of in table.tolist()])
 
     # -- the look
 
@@ -203,16 +203,16 @@ class GradientsProbe(Probe):
         table = self.session.fused.table("guard", values)
         if table is not None:
             order = table.in_order
-            readback.read(table.values, lambda host: self._judge_rows(moment, entries, order(host.numpy()).tolist()))
+            readback.read(table.values, lambda host: self._judge_rows(moment, entries, order(host.numpy())))
             return
         norms = torch.stack([tensors.guard_norms(values).float(), tensors.l2_norms(values).float()])
         readback.read(norms, lambda host: self._judge_late(moment, entries, *host.tolist()))
 
-    def _judge_rows(self, moment: _Moment, entries: list[Entry], table: list[list[float]]) -> None:
+    def _judge_rows(self, moment: _Moment, entries: list[Entry], table: Any) -> None:
         """The gradients of a device, as our kernel has counted and summed them."""
-        rows = [row(of) for of in table]
+        rows = [row(of) for of in table.tolist()]
         if moment.step % (_ROWS_EVERY * self.session.cadence.floor) == 0:
-            self._write(moment.step, entries, rows, micro=moment.micro, scale=moment.scale)
+            self._write_table(moment, entries, table)
         self._record_rows(moment, entries, rows)
         if moment.scale is None and all(each.finite for each in rows):
             self._alarm(math.sqrt(sum(each.l2**2 for each in rows)), [], moment.step)
@@ -308,15 +308,17 @@ class GradientsProbe(Probe):
         survey(session.fused, "gradients", values, session.readback, arrived)
 
     def _write(
-        self, step: int, entries: list[Entry], rows: list[Row], *, stamp: int | None = None, micro: int = 0,
-        scale: float | None = None,
-    ) -> None:  # fmt: skip
-        stamp = now() if stamp is None else stamp
+        self, step: int, entries: list[Entry], rows: list[Row], *, stamp: int, micro: int, scale: float | None
+    ) -> None:
         for entry, of in zip(entries, rows, strict=True):
             self.session.journal.sample(
                 (stamp, step, micro, entry.brick, entry.number, _GRAD, of.numel, of.nan, of.inf, of.absmax,
                  of.l2, of.mean, of.zero_fraction, None, None, scale, of.histogram or None)
             )  # fmt: skip
+
+    def _write_table(self, moment: _Moment, entries: list[Entry], table: Any) -> None:
+        look = Look(now(), moment.step, moment.micro, _GRAD, moment.scale)
+        self.session.journal.sheet(sheet(table, entries, look))
 
     def _record_rows(self, moment: _Moment, entries: list[Entry], rows: list[Row]) -> None:
         broken = [

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import torch
 
 from brickprof.capture import tensors
+from brickprof.capture.book import Entry
 from brickprof.capture.fused import Fused
 from brickprof.capture.readback import Readback
 from brickprof.capture.tensors import on_host
+from brickprof.journal import Sheet
 
 
 class Row(NamedTuple):
@@ -33,6 +35,16 @@ class Row(NamedTuple):
         return math.isfinite(self.absmax)
 
 
+class Look(NamedTuple):
+    """What all samples of one look have in common."""
+
+    time_ns: int
+    step: int
+    micro: int
+    role: int
+    scale: float | None
+
+
 class Measured(NamedTuple):
     numels: list[int]
     lengths: list[int]
@@ -45,6 +57,8 @@ class Measured(NamedTuple):
 
 
 Done = Callable[[list[Row]], None]
+_WRITTEN = [0, 1, 2, 3, 4, 5, 7]
+"""Columns of our kernel's table that the journal keeps: all but the checksum."""
 
 
 def measure(values: Sequence[torch.Tensor], samples: torch.Tensor | None = None) -> Measured:
@@ -111,6 +125,19 @@ def row(of: Sequence[float]) -> Row:
     if nan or inf:
         absmax, l2 = (math.nan if nan else math.inf), math.nan
     return Row(int(numel), int(nan), int(inf), absmax, l2, mean, zeros, [])
+
+
+def sheet(table: Any, entries: Sequence[Entry], look: Look) -> Sheet:
+    """Our kernel's table as a sheet of the journal: the same as a ``row`` for each of its rows."""
+    import numpy as np
+
+    kept = table[:, _WRITTEN]  # a copy: the memory of the table is used again
+    broken = kept[:, :2].any(axis=1)
+    if broken.any():
+        kept[broken, 2] = np.where(kept[broken, 0] > 0, math.nan, math.inf)
+        kept[broken, 3] = math.nan
+    bricks, numbers = (np.array(each, np.int32) for each in zip(*((e.brick, e.number) for e in entries), strict=True))
+    return Sheet(look.time_ns, look.step, look.micro, look.role, look.scale, bricks, numbers, kept)
 
 
 def _joined(parts: list[torch.Tensor], along: int) -> torch.Tensor:

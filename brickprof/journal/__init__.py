@@ -24,6 +24,7 @@ from brickprof.journal.layout import (
 from brickprof.journal.lines import decode_fields, encode_fields, read_events
 from brickprof.journal.meta import read_meta, write_meta
 from brickprof.journal.process import ProcessLog
+from brickprof.journal.sheets import Sheet
 from brickprof.journal.slate import Slate, read_slate
 from brickprof.journal.tail import TableTail, Tail
 from brickprof.journal.writer import Journal
@@ -39,6 +40,7 @@ __all__ = [
     "Damage",
     "Journal",
     "ProcessLog",
+    "Sheet",
     "Slate",
     "TableTail",
     "Tail",

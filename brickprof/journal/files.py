@@ -16,6 +16,7 @@ from typing import Any
 from brickprof.clock import now
 from brickprof.journal import frames, lines
 from brickprof.journal.frames import Sealed
+from brickprof.journal.sheets import Sheet
 
 APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
@@ -86,12 +87,13 @@ class FrameFile:
         if path.exists():
             self._resume()
 
-    def framed(self, rows: Sequence[Row]) -> Iterator[Sealed]:
+    def framed(self, rows: Sequence[Row] | Sheet) -> Iterator[Sealed]:
         """Frames that hold ``rows``, less those that no column would take."""
         try:
-            frame = frames.batch_frame(self.name, rows, self._seq)
+            made = frames.sheet_frame if isinstance(rows, Sheet) else frames.batch_frame
+            frame = made(self.name, rows, self._seq)  # type: ignore[arg-type]
         except Exception:  # one bad value must not cost its neighbours
-            if len(rows) > 1:
+            if len(rows) > 1 and not isinstance(rows, Sheet):
                 middle = len(rows) // 2
                 yield from self.framed(rows[:middle])
                 yield from self.framed(rows[middle:])

@@ -26,6 +26,7 @@ from zlib import crc32
 from brickprof.journal.columns import column
 from brickprof.journal.damage import Damage
 from brickprof.journal.layout import shown
+from brickprof.journal.sheets import Sheet
 from brickprof.records import HISTOGRAM_BINS
 
 MOST_ROWS = 4096
@@ -109,23 +110,32 @@ def schema_frame(name: str) -> bytes:
 
 def batch_frame(name: str, rows: Sequence[tuple[Any, ...]], seq: int) -> Sealed:
     """The message that holds ``rows``. Raises what pyarrow raises when a value does not fit its column."""
-    import pyarrow as pa
-
     columns = list(zip(*rows, strict=True))
     fields = schema(name)
     if len(columns) != len(fields):
         raise ValueError(f"a row of {name} has {len(fields)} columns, not {len(columns)}")
+    steps = columns[STEP_COLUMN[name]]
     arrays = [column(values, field) for values, field in zip(columns, fields, strict=True)]
+    return _framed(fields, arrays, seq, len(rows), min(steps), max(steps))
+
+
+def sheet_frame(name: str, sheet: Sheet, seq: int) -> Sealed:
+    """The message that holds a sheet, all of one step."""
+    fields = schema(name)
+    return _framed(fields, sheet.columns(fields, _nulls), seq, len(sheet), sheet.step, sheet.step)
+
+
+def _framed(fields: Any, arrays: list[Any], seq: int, rows: int, first: int, last: int) -> Sealed:
+    import pyarrow as pa
+
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, fields) as writer:
         batch = pa.RecordBatch.from_arrays(arrays, schema=fields)
         writer.write_batch(batch, custom_metadata={_KEY: _BLANK})
-    steps = columns[STEP_COLUMN[name]]
     stream = memoryview(sink.getvalue())
     opening = 8 + int.from_bytes(stream[4:8], "little")  # the schema, which the file has already
     message = bytearray(stream[opening:-_END_OF_STREAM])
-    first, last = min(steps), max(steps)
-    return Sealed(_sealed(message, seq, len(rows), first, last), len(rows), first, last)
+    return Sealed(_sealed(message, seq, rows, first, last), rows, first, last)
 
 
 def frames(data: bytes | bytearray, at: int = 0) -> Iterator[Frame]:

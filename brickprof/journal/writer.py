@@ -37,6 +37,7 @@ from brickprof.journal.cap import SizeCap
 from brickprof.journal.files import EventFile, FrameFile, Row
 from brickprof.journal.frames import ENOUGH_ROWS, MOST_ROWS, STEP_COLUMN, schema_frame
 from brickprof.journal.layout import EVENTS, SAMPLES, SPANS
+from brickprof.journal.sheets import Sheet
 from brickprof.journal.slate import Kept, Slate, read_slate
 
 _REASONS = {
@@ -78,8 +79,8 @@ class Journal:
         self._slate = Slate(self.folder)
         self._spans = FrameFile(self.folder / SPANS, "spans")
         self._samples = FrameFile(self.folder / SAMPLES, "samples")
-        self._span_rows: list[Row] = []
-        self._sample_rows: list[Row] = []
+        self._span_rows: list[Row | Sheet] = []
+        self._sample_rows: list[Row | Sheet] = []
         self._bricks: dict[Brick, int] = {}
         self._tensors: dict[tuple[Any, str], int] = {}
         self._step = 0
@@ -160,6 +161,12 @@ class Journal:
         if len(self._sample_rows) == 1:
             self._bell.ring()
 
+    def sheet(self, sheet: Sheet) -> None:
+        """Keeps all samples of one look for the next flush."""
+        self._sample_rows.append(sheet)
+        if len(self._sample_rows) == 1:
+            self._bell.ring()
+
     @property
     def bricks(self) -> Mapping[Brick, int]:
         """All bricks so far, with their numbers."""
@@ -210,15 +217,16 @@ class Journal:
                 known[key] = number
             return number
 
-    def _drain(self, file: FrameFile, rows: list[Row]) -> None:
-        count = len(rows)  # the training may append meanwhile: only these are taken
-        if not count:
+    def _drain(self, file: FrameFile, rows: list[Row | Sheet]) -> None:
+        waiting = len(rows)  # the training may append meanwhile: only these are taken
+        if not waiting:
             return
-        taken = rows[:count]
-        del rows[:count]
+        taken = rows[:waiting]
+        del rows[:waiting]
+        count = sum(len(each) if isinstance(each, Sheet) else 1 for each in taken)
         written = 0
         try:
-            for part in _cut(taken, STEP_COLUMN[file.name]):
+            for part in _parts(taken, STEP_COLUMN[file.name]):
                 for frame in file.framed(part) if self.alive else ():
                     if self._makes_room(file, len(frame.data)):
                         file.append(frame)
@@ -283,6 +291,16 @@ class Journal:
         self._thread = None
         self._span_rows.clear()
         self._sample_rows.clear()
+
+
+def _parts(kept: list[Row | Sheet], column: int) -> Iterator[list[Row] | Sheet]:
+    """Rows that follow each other cut into parts, and each sheet for itself."""
+    for together, group in groupby(kept, key=lambda each: isinstance(each, Sheet)):
+        if together:
+            for sheet in group:
+                yield from sheet.parts(MOST_ROWS)  # type: ignore[union-attr]
+        else:
+            yield from _cut(list(group), column)  # type: ignore[arg-type]
 
 
 def _cut(rows: list[Row], column: int) -> Iterator[list[Row]]:

@@ -1,0 +1,95 @@
+"""Samples of one look, written as a sheet: the same as row by row."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brickprof.capture.survey import Look, row, sheet
+from brickprof.journal import SAMPLES, Journal, Sheet, read_table, schema
+from brickprof.journal.frames import MOST_ROWS
+from brickprof.records import ROLES
+
+GRAD = ROLES.index("grad")
+COUNTS, SIZES = st.sampled_from([0.0, 0.0, 0.0, 1.0, 7.0]), st.floats(0, 1e38)
+ROWS = st.lists(st.tuples(COUNTS, COUNTS, SIZES, SIZES, st.floats(-1e30, 1e30), st.floats(0, 1), SIZES, st.just(64.0)),
+                min_size=1, max_size=20)  # fmt: skip
+
+
+def whose(count):
+    return [SimpleNamespace(brick=3 + place % 2, number=1 + place) for place in range(count)]
+
+
+def by_rows(journal, table, look):
+    for entry, of in zip(whose(len(table)), map(row, table.tolist()), strict=True):
+        journal.sample(
+            (look.time_ns, look.step, look.micro, entry.brick, entry.number, look.role, of.numel, of.nan, of.inf,
+             of.absmax, of.l2, of.mean, of.zero_fraction, None, None, look.scale, None)
+        )  # fmt: skip
+
+
+def written(folder, *looks, as_rows=False):
+    journal = Journal(folder)
+    for table, look in looks:
+        if as_rows:
+            by_rows(journal, table, look)
+        else:
+            journal.sheet(sheet(table, whose(len(table)), look))
+    journal.close()
+    assert not any(journal.dropped.values())
+    table, damage = read_table(folder / SAMPLES, schema("samples"))
+    assert not damage
+    return table
+
+
+@given(rows=ROWS, scale=st.sampled_from([None, 1024.0]))
+def test_a_sheet_is_its_rows(tmp_path_factory, rows, scale):
+    folder, table = tmp_path_factory.mktemp("sheets"), np.array(rows)
+    looks = [(table, Look(5, 8, 1, GRAD, scale)), (table[::-1].copy(), Look(6, 12, 0, GRAD, scale))]
+    one, other = written(folder / "a", *looks), written(folder / "b", *looks, as_rows=True)
+    assert one.schema == other.schema
+    for name in one.column_names:
+        for a, b in zip(one[name].to_pylist(), other[name].to_pylist(), strict=True):
+            assert a == b or (a is not None and math.isnan(a) and math.isnan(b)), name
+
+
+def test_the_table_may_be_written_over(tmp_path):
+    table, journal = np.ones((3, 8)), Journal(tmp_path)
+    journal.sheet(sheet(table, whose(3), Look(1, 2, 0, GRAD, None)))
+    table[:] = 9
+    journal.close()
+    assert read_table(tmp_path / SAMPLES, schema("samples"))[0]["mean"].to_pylist() == [1.0] * 3
+
+
+def test_many_tensors_are_several_frames(tmp_path):
+    table = np.zeros((2 * MOST_ROWS + 5, 8))
+    assert written(tmp_path, (table, Look(1, 2, 0, GRAD, None)))["tensor"].to_pylist() == [*range(1, len(table) + 1)]
+
+
+def test_rows_and_sheets_in_any_order(tmp_path):
+    journal, table = Journal(tmp_path), np.zeros((4, 8))
+    for step in range(12):
+        look = Look(step, step, 0, GRAD, None)
+        if step % 3:
+            by_rows(journal, table, look)
+        else:
+            journal.sheet(sheet(table, whose(4), look))
+    journal.close()
+    found = read_table(tmp_path / SAMPLES, schema("samples"))[0]
+    assert sorted(found["step"].to_pylist()) == sorted([*range(12)] * 4)
+
+
+@pytest.mark.parametrize("bad", ["text", None, 10**30])
+def test_one_that_no_column_takes_is_counted(tmp_path, bad):
+    journal = Journal(tmp_path)
+    good = sheet(np.zeros((4, 8)), whose(4), Look(1, 2, 0, GRAD, None))
+    journal.sheet(Sheet(1, bad, 0, GRAD, None, good.bricks, good.tensors, good.table))
+    journal.sheet(good)
+    journal.close()
+    assert journal.dropped["samples"] == 4
+    assert read_table(tmp_path / SAMPLES, schema("samples"))[0].num_rows == 4
