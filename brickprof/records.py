@@ -96,7 +96,7 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  copies between host and device, sampled steps; ``pin`` is counted in rows only
     unsteady     brick, phase, mean_ns, cv, budget_us, efficiency (budget over the window's median, at most 1), reason
                  (cv_exceeded|efficiency_low|both), until: its time on the device scatters or is over its budget
-    window       kernels, written (as spans), busy_ns, step_ns, names [[name, n, ns]], most_launched, cost_ms
+    window       kernels, written (as spans), left_out, busy_ns, step_ns, names [[name, n, ns]], most_launched, cost_ms
                                                                    a step that was seen through torch's profiler
     fallback     operation, reason, instead                        torch took the place of a kernel of ours
     launches     count, kernels [[name, n, file:line]]             Triton kernels of a step whose spans are written

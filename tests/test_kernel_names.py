@@ -26,6 +26,14 @@ NAMED = [
      "Kernel2 · cutlass_80_simt_sgemm_64x64_8x5_nt_align1"),
     ("fmha_cutlassB_f32_aligned_64x64_k32_sm80(PyTorchMemEffAttention::AttentionBackwardKernel<cutlass::arch::Sm8",
      "fmha_cutlassB_f32_aligned_64x64_k32_sm80"),
+    ("void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm",
+     "device_kernel · FlashAttnFwdSm90"),
+    ("void cutlass::device_kernel<at::cuda::detail::enable_3x_kernel_for_sm9x<cutlass::gemm::kernel::GemmUniversal<",
+     "device_kernel · GemmUniversal"),
+    ("void thrust::cuda_cub::core::detail::_kernel_agent<thrust::cuda_cub::__parallel_for::ParallelForAgent<int, lo",
+     "_kernel_agent · ParallelForAgent"),
+    ("void mine::Trainer<float, mine::Layout<4, 8>, mine::Policy<true>>::forward_step<4>(float*, float const*, int)",
+     "forward_step"),
 ]  # fmt: skip
 
 
@@ -36,7 +44,8 @@ def test_the_function_and_what_it_was_made_for(name, said):
 
 @pytest.mark.parametrize(
     "name",
-    ["triton_poi_fused_add_3", "Memset (Device)", "elementwise_kernel<add>", "", "operator()",
+    ["std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, float, float, float, float, false>(int)",
+     "{lambda" * 5000, "triton_poi_fused_add_3", "Memset (Device)", "elementwise_kernel<add>", "", "operator()",
      "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4_execute_kernel"],
 )  # fmt: skip
 def test_a_plain_name_stays(name):

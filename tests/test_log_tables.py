@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from brickprof import logs
 from brickprof.errors import UnreadableInput
 from brickprof.logs import csv_table, parquet
+from brickprof.logs.reading import tables
 from brickprof.logs.reading.model import Head
 from brickprof.logs.reading.source import Source
 from brickprof.logs.reading.tables import header_of
@@ -265,6 +266,22 @@ def test_a_history_in_parquet(tmp_path):
     assert points(log, "eval/acc") == [(i, 0.5 + i) for i in range(0, 100, 10)]
     assert math.isnan(log.series["grad_norm"].values[50]) and log.series["grad_norm"].values[51] == 51
     assert not {"note", "done"} & set(log.series)
+
+
+def test_lists_inside_of_structs_do_not_keep_the_numbers_beside_them_from_being_read(tmp_path):
+    rows = [{"step": n, "train": {"loss": 3 - n / 9, "tags": ["a", "b"], "deep": {"norm": 1.0 * n}}} for n in range(9)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "h.parquet", row_group_size=4)
+    log = logs.read(tmp_path / "h.parquet")
+    assert {name: series.count for name, series in log.series.items()} == {"train/loss": 9, "train/deep/norm": 9}
+
+
+@pytest.mark.parametrize("first", ["", "index"])
+def test_an_unnamed_first_column_is_read_at_once(tmp_path, monkeypatch, first):
+    """As pandas writes tables; among words, so that all columns are read as text."""
+    monkeypatch.setattr(tables._Reader, "_one_by_one", lambda *_: pytest.fail("read line by line"))
+    lines = [f"{n},{n},{3 - n / 99:.4f},{'warm' if n % 2 else n}" for n in range(99)]
+    (tmp_path / "t.csv").write_text("\n".join([f"{first},step,loss,note", *lines, ""]))
+    assert logs.read(tmp_path / "t.csv").series["loss"].count == 99
 
 
 def test_parquet_that_is_cut_off_is_one_clear_error(tmp_path):

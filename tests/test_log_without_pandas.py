@@ -11,6 +11,7 @@ import pytest
 LOGS = {
     "text.log": "".join(f"step {n} | loss {3 - n / 200:.4f} | norm 1.0 [1.5, 2.5]\n" for n in range(200)),
     "lines.jsonl": "".join(f'{{"step": {n}, "loss": {3 - n / 200}}}\n' for n in range(200)),
+    "lists.jsonl": "".join(f'{{"step": {n}, "loss": [{3 - n / 200}, 2.5], "lr": [1e-4]}}\n' for n in range(200)),
     "table.csv": "step,loss,note\n" + "".join(f"{n},{3 - n / 200},{'' if n % 2 else 'x'}\n" for n in range(200)),
     "state.json": json.dumps({"log_history": [{"step": n, "loss": 3 - n / 99} for n in range(99)]}),
 }

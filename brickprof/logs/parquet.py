@@ -44,7 +44,7 @@ class Parquet:
                 f"{clean(source.path)} is no whole Parquet file: {clean(error, limit=120)}.",
                 "Its last bytes say what is in it; a file that was cut off cannot be read.",
             ) from None
-        wanted = [field.name for field in file.schema_arrow if _may_hold_numbers(field.type)][:_MOST_COLUMNS]
+        wanted = [name for field in file.schema_arrow for name in _leaves(field.type, field.name)][:_MOST_COLUMNS]
         line = 1
         for batch in file.iter_batches(_ROWS, columns=wanted, use_threads=False):
             lines = np.arange(line, line + batch.num_rows, dtype=np.int64)
@@ -53,12 +53,23 @@ class Parquet:
             line += batch.num_rows
 
 
+def _leaves(kind: Any, name: str) -> Iterator[str]:
+    """What may hold numbers in a column, by its path: lists inside of structs cannot always be read."""
+    from pyarrow import types
+
+    if types.is_struct(kind):
+        for place in range(kind.num_fields):
+            yield from _leaves(kind.field(place).type, f"{name}.{kind.field(place).name}")
+    elif _may_hold_numbers(kind):
+        yield name
+
+
 def _may_hold_numbers(kind: Any) -> bool:
     from pyarrow import types
 
     return bool(
         types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)
-        or types.is_string(kind) or types.is_large_string(kind) or types.is_timestamp(kind) or types.is_struct(kind)
+        or types.is_string(kind) or types.is_large_string(kind) or types.is_timestamp(kind)
     )  # fmt: skip
 
 

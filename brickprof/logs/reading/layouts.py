@@ -414,7 +414,7 @@ def _parsed_list(lines: Lines, slot: _Slot, opened: Whole, closed: Whole) -> dic
 
     try:
         parts = pc.split_pattern(_cells(lines.padded, opened, closed), ",")
-        if not pc.all(pc.equal(pc.list_value_length(parts), slot.count)).as_py():
+        if not (values(pc.list_value_length(parts)) == slot.count).all():
             return None
         numbers = values(pc.utf8_trim_whitespace(parts.flatten()).cast(pa.float64())).reshape(-1, slot.count)
     except pa.ArrowInvalid:

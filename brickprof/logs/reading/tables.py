@@ -256,7 +256,10 @@ class _Reader:
         if not pa.types.is_string(first.type):
             return False
         plain, head = pc.utf8_trim_whitespace(first), self._written[0]
-        headed = pc.and_(pc.starts_with(plain, head), pc.ends_with(plain, head))
+        if head:
+            headed = pc.and_(pc.starts_with(plain, head), pc.ends_with(plain, head))
+        else:
+            headed = pc.match_substring_regex(plain, "^$")
         return bool(pc.any(pc.or_(pc.starts_with(first, "#"), headed)).as_py())
 
     def _one_by_one(self, chunk: bytes, line: int) -> Iterator[Item]:
