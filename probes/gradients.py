@@ -38,6 +38,8 @@ _JUMP = 50.0
 _RECKON = 8
 _ROWS_EVERY = 4
 """On a device: all gradients' statistics are there in every step, and written in every fourth."""
+_SHEET = 64
+"""Tensors from which on a sheet is worth its frame in the journal; rows share theirs."""
 _counter = time.perf_counter_ns
 
 
@@ -317,8 +319,12 @@ class GradientsProbe(Probe):
             )  # fmt: skip
 
     def _write_table(self, moment: _Moment, entries: list[Entry], table: Any) -> None:
-        look = Look(now(), moment.step, moment.micro, _GRAD, moment.scale)
-        self.session.journal.sheet(sheet(table, entries, look))
+        step, micro, scale = moment.step, moment.micro, moment.scale
+        if len(entries) >= _SHEET:
+            self.session.journal.sheet(sheet(table, entries, Look(now(), step, micro, _GRAD, scale)))
+        else:
+            rows = [row(of) for of in table.tolist()]
+            self._write(step, entries, rows, stamp=now(), micro=micro, scale=scale)
 
     def _record_rows(self, moment: _Moment, entries: list[Entry], rows: list[Row]) -> None:
         broken = [

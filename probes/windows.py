@@ -32,8 +32,6 @@ _SETTLED = {"standard": 20, "deep": 3}
 """The first steps compile and allocate; a window on them would show that."""
 _DEEP = 0.2
 """The budget of level deep, which has none otherwise."""
-_NESTED = 4
-"""A signal may be sent out of another one, so that their times lie in each other."""
 _MOST_ROWS = 4096
 _MOST_NAMES = 24
 _DIRECTIONS = {"HtoD": "H2D", "DtoH": "D2H", "DtoD": "D2D", "PtoP": "D2D"}
@@ -168,15 +166,22 @@ class WindowsProbe(Probe):
 
 
 class Looks:
-    """When brickprof itself was at work, as the session booked it."""
+    """When brickprof itself was at work, as the session booked it. Signals may be sent out of others: their times lie
+    in each other."""
 
     def __init__(self, looks: list[tuple[int, int]]) -> None:
-        self._looks = sorted(looks)
-        self._starts = [start for start, _ in self._looks]
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in sorted(looks):
+            if self._ends and start <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], end)
+            else:
+                self._starts.append(start)
+                self._ends.append(end)
 
     def cover(self, moment: int) -> bool:
         at = bisect_right(self._starts, moment)
-        return any(moment < end for _, end in self._looks[:at][-_NESTED:])
+        return at > 0 and moment < self._ends[at - 1]
 
 
 class Places:

@@ -2,8 +2,15 @@
 
 import subprocess
 import sys
+import threading
 
 import pytest
+import torch
+
+import brickprof
+from brickprof.capture import aside
+from brickprof.capture.fused import Fused
+from brickprof.capture.lookout import Counts
 
 BEGINS = """
 import sys, time
@@ -49,3 +56,44 @@ print("child", os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
     done = ended(text)
     assert done.stdout == "child 7\ndone\n", done.stderr
+
+
+def test_no_thread_is_no_work(monkeypatch):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert aside.run(print, name="x") is False
+    told = []
+    assert Fused(lambda kind, fields: told.append((kind, fields["reason"])))._compiled(torch.float32, 0) is False
+    assert told == [("fallback", "no thread to compile on")]
+    counts = Counts()
+    assert counts(torch.zeros(1), []) is None and counts.lost == "no thread to compile on"
+
+
+def test_the_exception_is_told_before_anybody_waits(tmp_path):
+    """Of a script that is killed while it waits for us, it is known why it ended."""
+    (tmp_path / "t.py").write_text(BROKEN)
+    command = [sys.executable, "-m", "brickprof", "run", "-o", str(tmp_path / "runs"), "--no-live", "t.py"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120, check=False)
+    (run,) = (tmp_path / "runs").iterdir()
+    events = brickprof.load(run).events
+    assert "its own" in str(events[events.kind == "exception"].fields.tolist())
+
+
+BROKEN = """
+import os, signal, threading, time, torch
+from brickprof.capture import aside
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(5):
+    net(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+
+def work():
+    time.sleep(3)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+aside.run(work, name="slow")
+raise ValueError("its own")
+"""

@@ -53,3 +53,27 @@ def test_a_module_of_another_class_at_the_same_place_is_not_like_it(tmp_path, mo
     monkeypatch.setattr(graph, "MOST_NODES", 90)
     net = torch.nn.Sequential(torch.nn.Linear(24, 24), Rotation(120), torch.nn.Linear(24, 24))
     assert named_in(tmp_path, net) == {"1"}
+
+
+@pytest.mark.parametrize(
+    ("net", "named"),
+    [
+        (lambda: torch.nn.Sequential(Rotation(1), torch.nn.Linear(1, 24), Rotation(120), torch.nn.Linear(24, 24)), "2"),
+        (lambda: Layers({"01": Layer(24), "02": Layer(24), "03": Layer(25)}), "layers.01.rotation"),
+    ],
+    ids=["the other does less", "numbers with zeros"],
+)
+def test_what_is_named_is_there_and_does_as_much(tmp_path, monkeypatch, net, named):
+    monkeypatch.setattr(graph, "MOST_NODES", 90)
+    assert named_in(tmp_path, net()) == {named}
+
+
+class Layers(torch.nn.Module):
+    def __init__(self, layers) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleDict(layers)
+
+    def forward(self, x):
+        for layer in self.layers.values():
+            x = layer(x)
+        return x

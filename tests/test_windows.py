@@ -90,8 +90,8 @@ def test_what_brickprof_launched_is_left_out():
     )
     probe = windows.WindowsProbe(session)
     probe._spans = [(1, 0, 1, PHASE["step"], 12, 0, 0, 1000, None, None, None)]
-    probe._looks = [(100, 200), (120, 140), (150, 160), (400, 500)]
-    probe._write([Ran("k", at, at + 50, 5, 7, 0) for at in (99, 100, 145, 199, 200, 450, 600)])
+    probe._looks = [(100, 200), *((at, at + 5) for at in range(110, 180, 10)), (400, 500)]
+    probe._write([Ran("k", at, at + 50, 5, 7, 0) for at in (99, 100, 148, 199, 200, 450, 600)])
     assert [row[6] for row in rows] == [99, 200, 600]
     assert (facts[0]["kernels"], facts[0]["left_out"], facts[0]["busy_ns"]) == (3, 4, 15)
 

@@ -136,7 +136,8 @@ class Fused:
         ready = self._ready.get((dtype, device))
         if ready is None:
             self._ready[dtype, device] = False
-            aside.run(self._compile, dtype, device, name="brickprof-compile")
+            if not aside.run(self._compile, dtype, device, name="brickprof-compile"):
+                self._lacks("no thread to compile on")
         return bool(ready)
 
     def _compile(self, dtype: torch.dtype, device: int) -> None:

@@ -96,7 +96,8 @@ class Counts:
         if not ready:
             if ready is None:
                 self._ready[device] = False
-                aside.run(self._compile, device, name="brickprof-compile")
+                if not aside.run(self._compile, device, name="brickprof-compile"):
+                    self.lost = "no thread to compile on"
             return None
         key = device, _stream(device)
         made = self._made.get(key)
@@ -298,7 +299,7 @@ class Lookout:
         ours = session.backlog.cost(_PIECE, spent, behind=behind, steady=True)
         if self.timing:
             self._hooks_ns, self.timing = _AROUND * self.inside_ns, False
-        session.pay(int(ours + self._hooks_ns) - spent)
+        session.correct(int(ours + self._hooks_ns) - spent)
         self._backwards = max(self._backwards, session.steps.backwards)
         self._turns += 1
         if self._turns % _RECKON == 1:

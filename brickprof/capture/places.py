@@ -15,7 +15,6 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +31,7 @@ _MOST_MAPS = 4
 _MOST_LOSSES = 4
 _APART = 8
 _OUTSIDE = -1
+_ALIKE = 0.9
 _LATE = 1 << 60
 """Leaves have no number of their own, but one that is larger than all others."""
 _next_number: Callable[[], int] | None = getattr(torch._C._autograd, "_get_sequence_nr", None)
@@ -70,6 +70,13 @@ class _Trail:
         turn = bisect_right(self._numbers, number) - 1
         return self._bricks[turn] if turn >= 0 else _OUTSIDE
 
+    def worked(self) -> dict[int, int]:
+        """How many operations were made in each, without those of the modules inside it."""
+        counts: dict[int, int] = {}
+        for brick, begin, end in zip(self._bricks, self._numbers, self._numbers[1:], strict=False):
+            counts[brick] = counts.get(brick, 0) + end - begin
+        return counts
+
     def enter(self, brick: int) -> None:
         self._open.append(brick)
         self._turn(brick)
@@ -106,6 +113,8 @@ class Places:
         self._bricks: list[Brick] = []
         self._classes: list[type[nn.Module]] = []
         self._numbers: dict[Brick, int] = {}
+        self._worked: dict[int, int] = {}
+        """How many operations each made in the forward that was last watched."""
         self._maps: list[Map] = []
         self._handles: list[Any] = []
         self._trail: _Trail | None = None
@@ -186,6 +195,7 @@ class Places:
         made = {last - node.order: Place(node.name, trail.of(node.order)) for node in nodes if node.order <= last}
         others = [known for known in self._maps if _ops(known, last) != _ops(made, last)]
         self._maps = [made, *others][:_MOST_MAPS]
+        self._worked = trail.worked()
         self._session.spend("full", _counter() - start)
 
     # -- later
@@ -204,19 +214,23 @@ class Places:
         return None
 
     def first_like(self, brick: Brick) -> Brick:
-        """Of modules of one class that stand at the same place of their layers, the one in the first layer."""
-        known = dict(zip(self._bricks, self._classes, strict=True))
-        layered = (_layered(each) for each, kind in known.items() if each.model == brick.model and kind is known[brick])
-        place, _ = _layered(brick)
-        numbers = min(numbers for other, numbers in layered if other == place)
-        return replace(brick, path=place.format(*numbers))
+        """Of modules of one class that stand at the same place of their layers and do about as much, the first."""
+        number = self._numbers[brick]
+        kind, place, most = self._classes[number], _layered(brick)[0], self._worked.get(number, 0)
+        alike = [
+            each
+            for at, each in enumerate(self._bricks)
+            if each.model == brick.model and self._classes[at] is kind and _layered(each)[0] == place
+            and self._worked.get(at, 0) >= _ALIKE * most
+        ]  # fmt: skip
+        return min(alike, key=lambda each: _layered(each)[1], default=brick)
 
 
 def _layered(brick: Brick) -> tuple[str, tuple[int, ...]]:
-    """A path without its numbers, and the numbers: ("blocks.{}.rope", (3,))."""
-    parts = brick.path.replace("{", "{{").replace("}", "}}").split(".")
+    """A path without its numbers, and the numbers: ("blocks.#.rope", (3,))."""
+    parts = brick.path.split(".")
     numbers = tuple(int(part) for part in parts if part.isdecimal())
-    return ".".join("{}" if part.isdecimal() else part for part in parts), numbers
+    return ".".join("#" if part.isdecimal() else part for part in parts), numbers
 
 
 def _ops(known: Map, farthest: int) -> dict[int, str]:

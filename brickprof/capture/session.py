@@ -127,7 +127,8 @@ class Session:
         self._trained = 0
         self.closed = False
         self.looks: list[tuple[int, int]] | None = None
-        """From when to when signals took time, while somebody wants to know: what is launched then is ours."""
+        """From when to when signals of the training thread took time, while somebody wants to know: what it launches
+        then is ours."""
         self._spent = 0
         self._total_spent = 0
         self._ways: dict[str, int] = {}
@@ -234,11 +235,16 @@ class Session:
         return self.dispatch.costs
 
     def pay(self, spent: int) -> None:
-        """Time that a signal or hook took, everything included."""
+        """Time that a signal took until now, everything included."""
         self._spent += spent
-        if self.looks is not None and spent > 0:
+        looks = self.looks  # another thread may take it away meanwhile
+        if looks is not None and threading.get_ident() == self.thread:
             end = now()
-            self.looks.append((end - spent, end))
+            looks.append((end - spent, end))
+
+    def correct(self, by: int) -> None:
+        """Some time was booked that is not ours, or ours was not."""
+        self._spent += by
 
     def charge(self, name: str, spent: int) -> None:
         """Pays for work outside any signal (module hooks), and books it on ``name``."""

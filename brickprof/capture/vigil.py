@@ -104,7 +104,7 @@ class Vigil:
         session = self._session
         behind = session.readback.late(now() - int(session.cadence.typical_ns))
         ours = session.backlog.cost(purpose, spent, behind=behind, steady=True)
-        session.pay(int(ours) - spent)
+        session.correct(int(ours) - spent)
         self._turns += 1
         if self._turns % _RECKON:
             return

@@ -15,7 +15,7 @@ KEYS = '<span class="keys">Drag to zoom, double-click to go back; arrow keys mov
 _READOUT = '<p class="readout" aria-live="polite"></p>'
 _WORDS = {
     "loader": "waiting for data", "transfer": "copies", "forward": "forward", "recompute": "recomputed activations",
-    "eval": "evaluation", "backward": "backward", "optimizer": "optimizer", "user": "marked by the script",
+    "eval": "evaluation", "backward": "backward", "optimizer": "optimizer", "user": "the script's own code",
     "brickprof": "brickprof, in timed steps only", "idle": "idle: nobody's",
 }  # fmt: skip
 
