@@ -61,11 +61,7 @@ class Sheet:
 
 @cache
 def _kinds(fields: Any) -> list[tuple[str, Any, Any]]:
-    return [(field.name, field.type, _dtype(field.type)) for field in fields]
+    """Name, type and NumPy's type of each column; none of a list, into which nothing is written."""
+    import pyarrow as pa
 
-
-def _dtype(kind: Any) -> Any:
-    try:
-        return kind.to_pandas_dtype()
-    except NotImplementedError:  # of no single number: nothing is written into it
-        return None
+    return [(f.name, f.type, f.type.to_pandas_dtype() if pa.types.is_primitive(f.type) else None) for f in fields]
