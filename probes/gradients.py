@@ -25,9 +25,9 @@ from brickprof.capture.book import Entry, owned
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
-from brickprof.capture.survey import Look, Row, row, sheet, survey
+from brickprof.capture.survey import Look, Row, Whose, row, sheet, survey, whose
 from brickprof.capture.tensors import on_host
-from brickprof.capture.vigil import Vigil
+from brickprof.capture.vigil import Names, Vigil
 from brickprof.clock import now
 from brickprof.records import ROLES
 
@@ -39,7 +39,7 @@ _RECKON = 8
 _ROWS_EVERY = 4
 """On a device: all gradients' statistics are there in every step, and written in every fourth."""
 _SHEET = 64
-"""Tensors from which on a sheet is worth its frame in the journal; rows share theirs."""
+"""Tensors from which on a sheet is worth more than its rows."""
 _counter = time.perf_counter_ns
 
 
@@ -145,19 +145,22 @@ class GradientsProbe(Probe):
         if not clipping or self._unscaled != self.session.step:
             self._vigil.take(parameters)
 
-    def _kept(self, step: int, parameters: Sequence[torch.Tensor], table: Any) -> None:
+    def _kept(self, step: int, parameters: Sequence[torch.Tensor], names: Names, table: Any) -> None:
         """The statistics of a step's gradients have arrived; see ``survey.row`` for their columns."""
-        entry = self.session.book.entry
-        size = math.sqrt(float((table[:, 3] ** 2).sum()))
-        if not table[:, :2].any():
-            self.session.pulse.norm = size
+        sizes = table[:, 3]
+        broken = table[:, :2].any()
+        if not broken:
+            self.session.pulse.norm = size = math.sqrt(sizes @ sizes)
             self._alarm(size, [], step)
-            if step % (_ROWS_EVERY * self.session.cadence.floor) == 0:
-                self._write_table(_Moment("step", step, 0, None, []), [entry(each) for each in parameters], table)
-            return
-        moment, entries = _Moment("step", step, 0, None, []), [entry(each) for each in parameters]
-        self._write_table(moment, entries, table)
-        self._record_rows(moment, entries, [row(of) for of in table.tolist()])
+            if step % (_ROWS_EVERY * self.session.cadence.floor):
+                return
+        if names.found is None:
+            entry = self.session.book.entry
+            names.found = whose([entry(each) for each in parameters])
+        moment = _Moment("step", step, 0, None, [])
+        self._write_table(moment, names.found, table, at_once=broken)
+        if broken:
+            self._record_rows(moment, names.found.entries, [row(of) for of in table.tolist()])
 
     # -- the look
 
@@ -214,7 +217,7 @@ class GradientsProbe(Probe):
         """The gradients of a device, as our kernel has counted and summed them."""
         rows = [row(of) for of in table.tolist()]
         if moment.step % (_ROWS_EVERY * self.session.cadence.floor) == 0:
-            self._write_table(moment, entries, table)
+            self._write_table(moment, whose(entries), table)
         self._record_rows(moment, entries, rows)
         if moment.scale is None and all(each.finite for each in rows):
             self._alarm(math.sqrt(sum(each.l2**2 for each in rows)), [], moment.step)
@@ -318,13 +321,14 @@ class GradientsProbe(Probe):
                  of.l2, of.mean, of.zero_fraction, None, None, scale, of.histogram or None)
             )  # fmt: skip
 
-    def _write_table(self, moment: _Moment, entries: list[Entry], table: Any) -> None:
+    def _write_table(self, moment: _Moment, of: Whose, table: Any, *, at_once: bool = False) -> None:
         step, micro, scale = moment.step, moment.micro, moment.scale
-        if len(entries) >= _SHEET:
-            self.session.journal.sheet(sheet(table, entries, Look(now(), step, micro, _GRAD, scale)))
+        if len(of.entries) >= _SHEET:
+            written = sheet(table, of, Look(now(), step, micro, _GRAD, scale))
+            self.session.journal.sheet(written, at_once=at_once)
         else:
-            rows = [row(of) for of in table.tolist()]
-            self._write(step, entries, rows, stamp=now(), micro=micro, scale=scale)
+            rows = [row(each) for each in table.tolist()]
+            self._write(step, of.entries, rows, stamp=now(), micro=micro, scale=scale)
 
     def _record_rows(self, moment: _Moment, entries: list[Entry], rows: list[Row]) -> None:
         broken = [

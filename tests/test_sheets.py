@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brickprof.capture.survey import Look, row, sheet
+from brickprof.capture.survey import Look, row, sheet, whose
 from brickprof.journal import SAMPLES, Journal, Sheet, read_table, schema
 from brickprof.journal.frames import MOST_ROWS
 from brickprof.records import ROLES
@@ -21,12 +21,12 @@ ROWS = st.lists(st.tuples(COUNTS, COUNTS, SIZES, SIZES, st.floats(-1e30, 1e30), 
                 min_size=1, max_size=20)  # fmt: skip
 
 
-def whose(count):
+def entries(count):
     return [SimpleNamespace(brick=3 + place % 2, number=1 + place) for place in range(count)]
 
 
 def by_rows(journal, table, look):
-    for entry, of in zip(whose(len(table)), map(row, table.tolist()), strict=True):
+    for entry, of in zip(entries(len(table)), map(row, table.tolist()), strict=True):
         journal.sample(
             (look.time_ns, look.step, look.micro, entry.brick, entry.number, look.role, of.numel, of.nan, of.inf,
              of.absmax, of.l2, of.mean, of.zero_fraction, None, None, look.scale, None)
@@ -39,7 +39,7 @@ def written(folder, *looks, as_rows=False):
         if as_rows:
             by_rows(journal, table, look)
         else:
-            journal.sheet(sheet(table, whose(len(table)), look))
+            journal.sheet(sheet(table, whose(entries(len(table))), look))
     journal.close()
     assert not any(journal.dropped.values())
     table, damage = read_table(folder / SAMPLES, schema("samples"))
@@ -60,7 +60,7 @@ def test_a_sheet_is_its_rows(tmp_path_factory, rows, scale):
 
 def test_the_table_may_be_written_over(tmp_path):
     table, journal = np.ones((3, 8)), Journal(tmp_path)
-    journal.sheet(sheet(table, whose(3), Look(1, 2, 0, GRAD, None)))
+    journal.sheet(sheet(table, whose(entries(3)), Look(1, 2, 0, GRAD, None)))
     table[:] = 9
     journal.close()
     assert read_table(tmp_path / SAMPLES, schema("samples"))[0]["mean"].to_pylist() == [1.0] * 3
@@ -78,7 +78,7 @@ def test_rows_and_sheets_in_any_order(tmp_path):
         if step % 3:
             by_rows(journal, table, look)
         else:
-            journal.sheet(sheet(table, whose(4), look))
+            journal.sheet(sheet(table, whose(entries(4)), look))
     journal.close()
     found = read_table(tmp_path / SAMPLES, schema("samples"))[0]
     assert sorted(found["step"].to_pylist()) == sorted([*range(12)] * 4)
@@ -87,7 +87,7 @@ def test_rows_and_sheets_in_any_order(tmp_path):
 @pytest.mark.parametrize("bad", ["text", None, 10**30])
 def test_one_that_no_column_takes_is_counted(tmp_path, bad):
     journal = Journal(tmp_path)
-    good = sheet(np.zeros((4, 8)), whose(4), Look(1, 2, 0, GRAD, None))
+    good = sheet(np.zeros((4, 8)), whose(entries(4)), Look(1, 2, 0, GRAD, None))
     journal.sheet(Sheet(1, bad, 0, GRAD, None, good.bricks, good.tensors, good.table))
     journal.sheet(good)
     journal.close()

@@ -11,7 +11,9 @@ import brickprof
 from brickprof.capture import vigil as module
 from brickprof.capture.backlog import Backlog
 from brickprof.capture.fused import Table
+from brickprof.capture.readback import Readback
 from brickprof.capture.vigil import Vigil
+from tests.late import Lane
 
 
 class Pretended(torch.nn.Parameter):
@@ -32,8 +34,35 @@ class Fused:
         ]
         return Table(torch.tensor(rows, dtype=torch.float64), None)
 
+    def settled(self, purpose):
+        return False
+
     def device_ns(self, purpose):
         return self.device
+
+
+class Settled(Fused):
+    """One that writes straight into the page as long as the gradients lie where they lay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at: dict[str, list[int]] = {}
+        self.again_at: list[int] = []
+
+    def settled(self, purpose):
+        return True
+
+    def timed_table(self, purpose, values):
+        self.at[purpose] = [value.data_ptr() for value in values]
+        return super().timed_table(purpose, values)
+
+    def again(self, purpose, values, out, stream):
+        if self.at.get(purpose) != [value.data_ptr() for value in values]:
+            return False
+        self.again_at.append(len(values))
+        out.copy_(super().timed_table(purpose, values).values)
+        self.looked.pop()
+        return True
 
 
 def session(level="standard", typical=30e6):
@@ -55,7 +84,7 @@ def parameters(count=3):
 
 def kept(over, given, steps, arrived=None):
     seen = [] if arrived is None else arrived
-    watch = Vigil(over, lambda step, having, table: seen.append((step, [id(each) for each in having], table)))
+    watch = Vigil(over, lambda step, having, _, table: seen.append((step, [id(each) for each in having], table.copy())))
     for step in range(steps):
         over.step = step
         watch.take(given)
@@ -68,6 +97,83 @@ def test_every_step_is_judged_under_its_own_number():
     _, seen = kept(over, given, 5)
     assert [step for step, _, _ in seen] == list(range(5))
     assert [row[0] for row in seen[0][2].tolist()] == [0.0, 1.0, 0.0]
+
+
+def settled():
+    over = session(typical=1e12)  # every step can afford a look
+    over.fused, over.readback = Settled(), Readback()
+    over.readback.lane = Lane(0.0)
+    return over
+
+
+def read(over):
+    over.readback.poll()
+
+
+def test_gradients_that_lie_where_they_lay_take_one_launch_and_say_the_same():
+    over, given = settled(), parameters()
+    given[1].grad[2] = torch.nan
+    watch, seen = kept(over, given, 0)
+    for step in range(5):
+        over.step = step
+        given[0].grad.fill_(step)
+        watch.take(given)
+        read(over)
+    assert over.fused.looked == [3] and over.fused.again_at == [3] * 4
+    assert [step for step, _, _ in seen] == list(range(5))
+    assert [rows[0][3] for _, _, rows in seen] == [2.0 * step for step in range(5)]
+    assert all([row[0] for row in rows] == [0.0, 1.0, 0.0] for _, _, rows in seen)
+    assert all(whose == list(map(id, given)) for _, whose, _ in seen)
+
+
+@pytest.mark.parametrize("change", ["moved", "gone", "back"])
+def test_gradients_that_moved_went_or_came_are_looked_at_anew(change):
+    over, given = settled(), parameters()
+    if change == "back":
+        given[1].grad = None
+    watch, seen = kept(over, given, 2)
+    before = given[1].grad
+    given[1].grad = None if change == "gone" else torch.full((4,), 3.0)
+    over.step = 2
+    watch.take(given)
+    read(over)
+    assert over.fused.again_at == [len(given) - (change == "back")] and len(over.fused.looked) == 2
+    step, whose, rows = max(seen, key=lambda each: each[0])
+    assert step == 2 and len(rows) == len(whose) == (2 if change == "gone" else 3)
+    assert change == "gone" or rows[1][3] == 6.0
+    assert before is None or before is not given[1].grad
+
+
+def test_pages_are_used_again_and_only_after_they_were_read():
+    over, given = settled(), parameters()
+    over.readback.lane = Lane(60.0)  # nothing arrives
+    _, seen = kept(over, given, 4)
+    pages = [entry[1].data_ptr() for entry in over.readback._waiting]
+    assert len(set(pages)) == 3 and [step for step, _, _ in seen] == [0]  # the first was read as any other
+    for entry in over.readback._waiting:
+        entry[0]._ready = 0.0
+    read(over)
+    assert [step for step, _, _ in seen] == [0, 1, 2, 3]
+    assert over.readback.page((3, 8), torch.float64)[0].data_ptr() in pages
+
+
+def test_a_device_that_is_far_behind_gets_no_more_looks():
+    over, given = settled(), parameters()
+    over.readback.lane = Lane(60.0)
+    kept(over, given, 400)
+    assert len(over.readback._waiting) == 256 and over.readback.dropped > 0
+
+
+def test_names_are_kept_for_as_long_as_the_look_is_the_same():
+    over, given, found = settled(), parameters(), []
+    watch = Vigil(over, lambda step, having, names, table: found.append(names))
+    for step in range(4):
+        over.step = step
+        if step == 2:
+            given[0].grad = torch.ones(4) * 2
+        watch.take(given)
+        read(over)
+    assert found[0] is found[1] and found[2] is found[3] and found[1] is not found[2]
 
 
 def test_rows_belong_to_the_parameters_that_have_a_gradient():

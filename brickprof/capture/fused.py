@@ -53,6 +53,8 @@ class Fused:
         self._told = False
         self._failures: dict[str, int] = {}
         self._made: dict[tuple[str, torch.dtype, int], Any] = {}
+        self._lone: dict[str, tuple[int, Any]] = {}
+        """Purposes whose tensors were all of one type the last time: the stream, and what was made for them."""
         self._times: dict[str, list[Any]] = {}
 
     # -- the two launches
@@ -60,6 +62,20 @@ class Fused:
     def table(self, purpose: str, values: Sequence[torch.Tensor]) -> Table | None:
         """nan, inf, absmax, l2, mean, zeros, checksum, numel of every tensor."""
         return self._launched(purpose, values, lambda made, part: made(part))
+
+    def again(self, purpose: str, values: Sequence[torch.Tensor], out: torch.Tensor, stream: Any) -> bool:
+        """The table of ``purpose`` straight into ``out``, pinned memory of the host; False where the tensors are not
+        those of the last time, where they lay then, or ``stream``, the current one, is another."""
+        known = self._lone.get(purpose)
+        if known is None:
+            return False
+        usual, made = known
+        if stream.cuda_stream != usual:
+            return False
+        try:
+            return bool(made.again(values, out))
+        except (TypeError, RuntimeError, NotImplementedError):  # sparse, or without memory of its own
+            return False
 
     def samples(self, purpose: str, values: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """Up to 1K values of every tensor, evenly spread: (tensors, 1024), NaN behind the last of a shorter one."""
@@ -74,6 +90,7 @@ class Fused:
         groups = self._groups(values)
         if groups is None or not all(self._compiled(dtype, values[0].device.index) for dtype in groups):
             return None
+        self._lone.pop(purpose, None)
         try:
             tables = [
                 launch(self._statistics(purpose, dtype, values[places[0]]), [values[place] for place in places])
@@ -84,6 +101,8 @@ class Fused:
             self._failures[purpose] = self._failures.get(purpose, 0) + 1
             return None
         if len(tables) == 1:
+            stream = int(torch.cuda.current_stream(values[0].device).cuda_stream)
+            self._lone[purpose] = stream, self._made[purpose, values[0].dtype, stream]
             return Table(tables[0], None)
         return Table(torch.cat(tables), [place for places in groups.values() for place in places])
 
@@ -107,6 +126,10 @@ class Fused:
         return found
 
     # -- what the device pays
+
+    def settled(self, purpose: str) -> bool:
+        """Whether it is known what a table of ``purpose`` takes the device."""
+        return len(self._times.get(purpose, ())) >= _TIMED
 
     def timed_table(self, purpose: str, values: Sequence[torch.Tensor]) -> Table | None:
         """The same; the first few times between two events, which are asked later."""

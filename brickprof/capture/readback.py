@@ -21,6 +21,9 @@ from brickprof.capture.tensors import on_host
 from brickprof.clock import now
 
 Done = Callable[[torch.Tensor], None]
+Page = tuple[torch.Tensor, torch.Tensor]
+"""A buffer, and the part of it that is wanted."""
+_MOST_VIEWS = 1024
 _LONGEST = 256
 _LONGEST_OF_ALL = 2048
 """A device that far behind gets no more to do for us; single numbers, losses among them, are the last to go."""
@@ -81,6 +84,8 @@ class Readback:
         self._scalars: list[tuple[Callable[[float], None], int]] = []
         self._page: list[torch.Tensor] = []
         self._buffers: dict[int, list[torch.Tensor]] = {}
+        self._views: dict[tuple[int, tuple[int, int]], torch.Tensor] = {}
+        """By address and shape: pages, cut once and used again."""
         self._stream: Any = None
         self.dropped = 0
 
@@ -98,6 +103,31 @@ class Readback:
         target.copy_(flat, non_blocking=True)
         mark = self.lane.mark(self.lane.stream(tensor))
         self._waiting.append((mark, buffer, target.view(tensor.shape), done, now()))
+
+    def page(self, shape: tuple[int, int], dtype: torch.dtype) -> Page | None:
+        """Memory of the host that the device itself is to write into; None while it gets no more to do for us.
+        ``written`` or ``unused`` has to follow."""
+        if len(self._waiting) >= _LONGEST:
+            self.poll()
+        if len(self._waiting) >= _LONGEST:
+            self.dropped += 1
+            return None
+        buffer = self._buffer(shape[0] * shape[1], dtype)
+        key = buffer.data_ptr(), shape
+        values = self._views.get(key)
+        if values is None:
+            if len(self._views) >= _MOST_VIEWS:
+                self._views.clear()
+            values = self._views[key] = buffer[: shape[0] * shape[1]].view(shape)
+        return buffer, values
+
+    def written(self, page: Page, stream: Any, done: Done) -> None:
+        """The device was told to fill ``page``, in ``stream``: hands it to ``done`` when that has happened."""
+        self._waiting.append((self.lane.mark(stream), *page, done, now()))
+
+    def unused(self, page: Page) -> None:
+        """Nobody was told to fill ``page``."""
+        self._free[self.lane, page[0].numel(), page[0].dtype].append(page[0])
 
     def scalar(self, value: torch.Tensor, done: Callable[[float], None]) -> None:
         """One number: at once from a CPU, else with others in a single page, behind a single mark."""

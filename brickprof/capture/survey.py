@@ -127,7 +127,21 @@ def row(of: Sequence[float]) -> Row:
     return Row(int(numel), int(nan), int(inf), absmax, l2, mean, zeros, [])
 
 
-def sheet(table: Any, entries: Sequence[Entry], look: Look) -> Sheet:
+class Whose(NamedTuple):
+    """The tensors of a table, row by row, and the numbers of their bricks and themselves as arrays."""
+
+    entries: list[Entry]
+    bricks: Any
+    tensors: Any
+
+
+def whose(entries: list[Entry]) -> Whose:
+    import numpy as np
+
+    return Whose(entries, *(np.array([getattr(e, name) for e in entries], np.int32) for name in ("brick", "number")))
+
+
+def sheet(table: Any, of: Whose, look: Look) -> Sheet:
     """Our kernel's table as a sheet of the journal: the same as a ``row`` for each of its rows."""
     import numpy as np
 
@@ -136,8 +150,7 @@ def sheet(table: Any, entries: Sequence[Entry], look: Look) -> Sheet:
     if broken.any():
         kept[broken, 2] = np.where(kept[broken, 0] > 0, math.nan, math.inf)
         kept[broken, 3] = math.nan
-    bricks, numbers = (np.array(each, np.int32) for each in zip(*((e.brick, e.number) for e in entries), strict=True))
-    return Sheet(look.time_ns, look.step, look.micro, look.role, look.scale, bricks, numbers, kept)
+    return Sheet(look.time_ns, look.step, look.micro, look.role, look.scale, of.bricks, of.tensors, kept)
 
 
 def _joined(parts: list[torch.Tensor], along: int) -> torch.Tensor:

@@ -87,13 +87,13 @@ class FrameFile:
         if path.exists():
             self._resume()
 
-    def framed(self, rows: Sequence[Row] | Sheet) -> Iterator[Sealed]:
-        """Frames that hold ``rows``, less those that no column would take."""
+    def framed(self, rows: Sequence[Row] | Sequence[Sheet]) -> Iterator[Sealed]:
+        """Frames that hold ``rows``, or the rows of sheets, less those that no column would take."""
         try:
-            made = frames.sheet_frame if isinstance(rows, Sheet) else frames.batch_frame
+            made = frames.sheets_frame if isinstance(rows[0], Sheet) else frames.batch_frame
             frame = made(self.name, rows, self._seq)  # type: ignore[arg-type]
         except Exception:  # one bad value must not cost its neighbours
-            if len(rows) > 1 and not isinstance(rows, Sheet):
+            if len(rows) > 1:
                 middle = len(rows) // 2
                 yield from self.framed(rows[:middle])
                 yield from self.framed(rows[middle:])

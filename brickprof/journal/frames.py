@@ -27,6 +27,7 @@ from brickprof.journal.columns import column
 from brickprof.journal.damage import Damage
 from brickprof.journal.layout import shown
 from brickprof.journal.sheets import Sheet
+from brickprof.journal.sheets import columns as columns_of
 from brickprof.records import HISTOGRAM_BINS
 
 MOST_ROWS = 4096
@@ -119,10 +120,11 @@ def batch_frame(name: str, rows: Sequence[tuple[Any, ...]], seq: int) -> Sealed:
     return _framed(fields, arrays, seq, len(rows), min(steps), max(steps))
 
 
-def sheet_frame(name: str, sheet: Sheet, seq: int) -> Sealed:
-    """The message that holds a sheet, all of one step."""
+def sheets_frame(name: str, sheets: Sequence[Sheet], seq: int) -> Sealed:
+    """The message that holds ``sheets``; see ``sheets.together`` for which may stand in one."""
     fields = schema(name)
-    return _framed(fields, sheet.columns(fields, _nulls), seq, len(sheet), sheet.step, sheet.step)
+    steps = [sheet.step for sheet in sheets]
+    return _framed(fields, columns_of(sheets, fields, _nulls), seq, sum(map(len, sheets)), min(steps), max(steps))
 
 
 def _framed(fields: Any, arrays: list[Any], seq: int, rows: int, first: int, last: int) -> Sealed:

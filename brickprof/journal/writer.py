@@ -7,11 +7,13 @@ lie on the slate (a file mapping) until they are written together.
                        event() ── encode ── os.write ──────────────────> events.jsonl
                        loss()  ── store ── slate.bin ─ 400 ms, as one ──> events.jsonl
     training threads   sample() ─ list.append ──── flush thread, 40 ms ──> samples.arrow
+                       sheet() ── list.append ──── flush thread, 1 s ────> samples.arrow
                        span()  ── list.append ──── flush thread, 400 ms ─> spans.arrow
 
 Spans wait longer than samples: a step of a second has its few spans far apart, and a frame of one row takes
-the thread as long as a frame of fifty. On a machine whose cores all train, that time is the training's, so
-the thread sleeps until a first sample comes or spans are due.
+the thread as long as a frame of fifty. So do sheets, which come a few times a second for as long as all is well. On a
+machine whose cores all train, and wherever the training waits for its interpreter, that time is the training's, so
+the thread sleeps until a first sample comes or spans are due. ``written_ns`` is what it has used.
 
 Nothing here raises into the training. When the disk is full, or the process was forked, the journal goes
 silent: ``alive`` is False and ``stopped`` says why.
@@ -37,7 +39,7 @@ from brickprof.journal.cap import SizeCap
 from brickprof.journal.files import EventFile, FrameFile, Row
 from brickprof.journal.frames import ENOUGH_ROWS, MOST_ROWS, STEP_COLUMN, schema_frame
 from brickprof.journal.layout import EVENTS, SAMPLES, SPANS
-from brickprof.journal.sheets import Sheet
+from brickprof.journal.sheets import Sheet, together
 from brickprof.journal.slate import Kept, Slate, read_slate
 
 _REASONS = {
@@ -51,6 +53,8 @@ _MOST_ANOMALIES = 32
 
 _TOGETHER_NS = 400_000_000  # losses are kept together for no longer than this
 _SPANS_WAIT = 10  # times as long as samples
+_SHEETS_WAIT = 25
+_MOST_SHEETS = 64
 _PATIENCE = 5.0  # seconds that close() waits for a disk that does not answer
 _SLICE = 0.01  # seconds of thinning between two flushes
 _REPORT_SECONDS = 10.0
@@ -79,8 +83,12 @@ class Journal:
         self._slate = Slate(self.folder)
         self._spans = FrameFile(self.folder / SPANS, "spans")
         self._samples = FrameFile(self.folder / SAMPLES, "samples")
-        self._span_rows: list[Row | Sheet] = []
-        self._sample_rows: list[Row | Sheet] = []
+        self._span_rows: list[Row] = []
+        self._sample_rows: list[Row] = []
+        self._sheets: list[Sheet] = []
+        self._sheets_due = 0.0
+        self.written_ns = 0
+        """CPU time of the flush thread."""
         self._bricks: dict[Brick, int] = {}
         self._tensors: dict[tuple[Any, str], int] = {}
         self._step = 0
@@ -92,6 +100,7 @@ class Journal:
         self._flushing = threading.RLock()
         self._cap = SizeCap(max_bytes, self._events, self._spans, self._samples, self._writing)
         self._write_losses(left)
+        self._sheets_wait = flush_seconds * _SHEETS_WAIT
         self._bell = _Bell()
         self._thread: threading.Thread | None = threading.Thread(
             target=_flush_until_closed,
@@ -161,10 +170,13 @@ class Journal:
         if len(self._sample_rows) == 1:
             self._bell.ring()
 
-    def sheet(self, sheet: Sheet) -> None:
-        """Keeps all samples of one look for the next flush."""
-        self._sample_rows.append(sheet)
-        if len(self._sample_rows) == 1:
+    def sheet(self, sheet: Sheet, *, at_once: bool = False) -> None:
+        """Keeps all samples of one look until there are several, or writes them with the next flush, ``at_once``."""
+        if not self._sheets:
+            self._sheets_due = time.monotonic() + self._sheets_wait
+        self._sheets.append(sheet)
+        if at_once or len(self._sheets) == _MOST_SHEETS:
+            self._sheets_due = 0.0
             self._bell.ring()
 
     @property
@@ -189,11 +201,13 @@ class Journal:
             for name in ("spans", "samples"):
                 schema_frame(name)
 
-    def flush(self) -> None:
+    def flush(self, *, all_sheets: bool = True) -> None:
         """Writes the spans and samples kept so far."""
         with self._flushing:
             self._drain(self._spans, self._span_rows)
             self._drain(self._samples, self._sample_rows)
+            if all_sheets or time.monotonic() >= self._sheets_due:
+                self._drain_sheets()
 
     def close(self) -> None:
         """Writes what is left and lets go of the files. The journal is silent afterwards."""
@@ -217,16 +231,27 @@ class Journal:
                 known[key] = number
             return number
 
-    def _drain(self, file: FrameFile, rows: list[Row | Sheet]) -> None:
+    def _drain(self, file: FrameFile, rows: list[Row]) -> None:
         waiting = len(rows)  # the training may append meanwhile: only these are taken
         if not waiting:
             return
         taken = rows[:waiting]
         del rows[:waiting]
-        count = sum(len(each) if isinstance(each, Sheet) else 1 for each in taken)
+        self._write(file, _cut(taken, STEP_COLUMN[file.name]), waiting)
+
+    def _drain_sheets(self) -> None:
+        self._sheets_due = time.monotonic() + self._sheets_wait  # of those that come meanwhile
+        waiting = len(self._sheets)
+        if not waiting:
+            return
+        taken = self._sheets[:waiting]
+        del self._sheets[:waiting]
+        self._write(self._samples, together(taken, MOST_ROWS), sum(map(len, taken)))
+
+    def _write(self, file: FrameFile, parts: Iterator[list[Row]] | Iterator[list[Sheet]], count: int) -> None:
         written = 0
         try:
-            for part in _parts(taken, STEP_COLUMN[file.name]):
+            for part in parts:
                 for frame in file.framed(part) if self.alive else ():
                     if self._makes_room(file, len(frame.data)):
                         file.append(frame)
@@ -245,7 +270,7 @@ class Journal:
     def _tick(self) -> None:
         """What the flush thread does: flush, then some milliseconds of thinning if a file is too long."""
         with self._flushing:
-            self.flush()
+            self.flush(all_sheets=False)
             if self.alive:
                 self._count(self._cap.compact(self._anomalies, seconds=_SLICE))
                 if time.monotonic() > self._report_at:
@@ -291,16 +316,7 @@ class Journal:
         self._thread = None
         self._span_rows.clear()
         self._sample_rows.clear()
-
-
-def _parts(kept: list[Row | Sheet], column: int) -> Iterator[list[Row] | Sheet]:
-    """Rows that follow each other cut into parts, and each sheet for itself."""
-    for together, group in groupby(kept, key=lambda each: isinstance(each, Sheet)):
-        if together:
-            for sheet in group:
-                yield from sheet.parts(MOST_ROWS)  # type: ignore[union-attr]
-        else:
-            yield from _cut(list(group), column)  # type: ignore[arg-type]
+        self._sheets.clear()
 
 
 def _cut(rows: list[Row], column: int) -> Iterator[list[Row]]:
@@ -347,10 +363,12 @@ def _flush_until_closed(reference: weakref.ref[Journal], bell: _Bell, seconds: f
             journal = reference()
         if bell.ended or journal is None:
             return
+        began = time.thread_time_ns()
         try:
             journal._tick()
         except Exception:
             pass  # out of memory, say: nobody's terminal is ours, and the next tick tries again
+        journal.written_ns += time.thread_time_ns() - began
         pause = seconds if journal._cap.busy else seconds * _SPANS_WAIT
         del journal
 
