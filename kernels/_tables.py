@@ -88,9 +88,9 @@ class Kept(Generic[Made]):
         self._numels: list[int] = []
         self._made: Made | None = None
 
-    def same(self, pointers: list[int], numels: list[int]) -> Made | None:
-        """What there is for exactly these, if they were the last."""
-        return self._made if pointers == self._pointers and numels == self._numels else None
+    def alike(self, numels: list[int]) -> Made | None:
+        """What there is for tensors of ``numels`` elements, wherever they lie."""
+        return self._made if numels == self._numels else None
 
     def at(
         self, pointers: list[int], numels: list[int], make: Callable[[], Made],

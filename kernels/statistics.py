@@ -282,15 +282,22 @@ class Statistics:
         layout.whole.launch(out=out)
         return out
 
-    def again(self, tensors: Sequence[Tensor], out: Tensor) -> bool:
-        """The same as the last call, if the tensors are of the same sizes and lie where they lay; False where not.
+    def again(self, tensors: Sequence[Tensor], page: Tensor, addresses: Any) -> bool:
+        """The same as the last call, for tensors of the same sizes wherever they lie; False where they are not such.
 
-        ``out`` may be pinned memory of the host, which the device writes into by itself: no copy follows.
+        ``page`` is pinned memory of the host: the table comes first, then room for the ``addresses`` of the tensors,
+        an array over it. The device reads these from there, and writes the table there by itself: no copy is made.
         """
-        layout = self._kept.same(list(map(Tensor.data_ptr, tensors)), list(map(Tensor.numel, tensors)))
-        if layout is None or tensors[0].dtype is not layout.dtype:
+        layout = self._kept.alike(list(map(Tensor.numel, tensors)))
+        if layout is None or not layout.whole.settled or tensors[0].dtype is not layout.dtype:
             return False
-        layout.whole.launch(out=out)
+        addresses[:] = list(map(Tensor.data_ptr, tensors))
+        if (addresses & 15).any() == layout.table.aligned or tensors[0].device != layout.shape.device:
+            return False
+        if not (all(map(Tensor.is_contiguous, tensors)) or all(map(_dense, tensors))):
+            return False
+        at = page.data_ptr()
+        layout.whole.launch(addresses=at + 64 * len(tensors), out=at)
         return True
 
     def sample(self, tensors: Sequence[Tensor], count: int = 1024) -> Tensor:

@@ -27,7 +27,7 @@ from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.survey import Look, Row, Whose, row, sheet, survey, whose
 from brickprof.capture.tensors import on_host
-from brickprof.capture.vigil import Names, Vigil
+from brickprof.capture.vigil import Names, Norms, Vigil
 from brickprof.clock import now
 from brickprof.records import ROLES
 
@@ -86,7 +86,7 @@ class GradientsProbe(Probe):
         self._usual = math.inf
         self._missing: list[int] = []
         self._unscaled = -1
-        self._vigil = Vigil(session, self._kept)
+        self._vigil = Vigil(session, self._kept, self._normal, self._broken)
         session.vigil = self._watch
 
     def step_begin(self, step: int) -> None:
@@ -139,19 +139,41 @@ class GradientsProbe(Probe):
 
     # -- steps that are not looked at for their gradients
 
-    def _watch(self, parameters: Sequence[torch.Tensor], *, clipping: bool = False) -> None:
-        """Gradients on a device are about to be clipped or applied. What a scaler has unscaled is judged when it is
-        applied: the step that an overflow would have made is not made."""
-        if not clipping or self._unscaled != self.session.step:
-            self._vigil.take(parameters)
+    def _watch(self, of: Any, *, clipping: bool = False, norms: Norms | None = None) -> None:
+        """Gradients on a device are about to be clipped, or applied by an optimizer. What a scaler has unscaled is
+        judged when it is applied: the step that an overflow would have made is not made."""
+        if not clipping:
+            if self._vigil.wants(of):
+                self._vigil.take(owned(of))
+        elif self._unscaled != self.session.step:
+            self._vigil.take(of, norms)
+
+    def _normal(self, step: int, size: float) -> None:
+        self.session.pulse.norm = size
+        self._alarm(size, [], step)
+
+    def _broken(self, step: int, parameters: Sequence[torch.Tensor], norms: list[float]) -> None:
+        """The norm of all gradients of a step was not finite, and these are the norms of each."""
+        numbers = [self.session.book.entry(each).number for each in parameters]
+        broken = [
+            {"tensor": number, "nan": None, "inf": None}
+            for number, norm in zip(numbers, norms, strict=True)
+            if not math.isfinite(norm)
+        ]
+        at = max(range(len(norms)), key=lambda i: norms[i] if math.isfinite(norms[i]) else -1.0)
+        l2 = (
+            None if broken else math.sqrt(sum(norm * norm for norm in norms))
+        )  # none of them too large, but all of them
+        zero = [number for number, norm in zip(numbers, norms, strict=True) if norm == 0]
+        moment = _Moment("clip", step, 0, None, [])
+        self._record(moment, len(norms), l2, None, numbers[at], broken, zero, learn=True)
 
     def _kept(self, step: int, parameters: Sequence[torch.Tensor], names: Names, table: Any) -> None:
         """The statistics of a step's gradients have arrived; see ``survey.row`` for their columns."""
         sizes = table[:, 3]
         broken = table[:, :2].any()
         if not broken:
-            self.session.pulse.norm = size = math.sqrt(sizes @ sizes)
-            self._alarm(size, [], step)
+            self._normal(step, math.sqrt(sizes @ sizes))
             if step % (_ROWS_EVERY * self.session.cadence.floor):
                 return
         if names.found is None:

@@ -18,7 +18,7 @@ from brickprof.capture import hub
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.sites import caller
-from brickprof.capture.surroundings import hands_off, host_hands_off
+from brickprof.capture.surroundings import hands_off, host_hands_off, static_outputs
 from brickprof.capture.tensors import on_host
 from brickprof.clock import now
 
@@ -36,6 +36,7 @@ class LossProbe(Probe):
         self._seen = 0
         self._start = self._usual = 0.0
         self._alarming = math.inf
+        self._may_change = session.world_size > 1  # many a script averages its losses over the ranks, in place
         session.keep_loss = self._keep
         self._scaled: tuple[weakref.ref[torch.Tensor], torch.Tensor, Any] | None = None
 
@@ -83,7 +84,8 @@ class LossProbe(Probe):
             if not session.readback.lane.serves(loss) or hands_off():
                 return False
             self._zeroed = hub.zeroed
-            session.readback.scalar(loss, partial(self._arrived, session.step, session.steps.backwards - 1, now()))
+            read = session.readback.scalar if self._may_change or static_outputs() else session.readback.keep
+            read(loss, partial(self._arrived, session.step, session.steps.backwards - 1, now()))
             return True
         if host_hands_off():
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import pkgutil
 import sys
@@ -43,6 +44,12 @@ class Lane:
 
     def stream(self, tensor: torch.Tensor) -> str:
         return self.at
+
+    def number(self, tensor: torch.Tensor) -> str:
+        return self.at
+
+    def on(self, stream: str) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def mark(self, stream: str) -> Mark:
         self.marks += 1

@@ -143,3 +143,23 @@ def test_what_joins_late_is_looked_at_as_the_beginning_was() -> None:
     assert full == [150, 151, 152, 154, 158, 166]
     cadence.renew(152)  # too soon after the last: what builds an optimizer in every step gets no more
     assert not cadence.begin(153).full and cadence.due(154)
+
+
+@given(
+    least=st.sampled_from([1, 2, 4, 8, 64, 256]),
+    deep_at=st.one_of(st.none(), st.integers(0, 400)),
+    calls=st.lists(st.tuples(st.integers(0, 400), st.sampled_from(["escalate", "attend", "renew"])), max_size=4),
+)
+def test_quiet_steps_are_those_that_nothing_is_on_in(least, deep_at, calls):
+    """Whatever happens in between, the answer for the next step is that of all reasons to look, asked one by one."""
+    cadence = Cadence("standard", 0.01, deep_at)
+    cadence.least = least
+    for step in range(64, 420):
+        for at, what in calls:
+            if at == step:
+                getattr(cadence, what)(step + 3 if what != "renew" else step)
+        looked = (
+            step % least == 0 or step % 100 == 0 or step <= cadence.deep_until or step <= cadence.attentive_until
+            or cadence.due(step) or step in cadence.planned
+        )  # fmt: skip
+        assert cadence.quiet(step) is not looked, step

@@ -148,6 +148,21 @@ def test_statistics_of_a_model_match_torch_and_wait_for_nothing():
     assert torch.equal(found[:, 6], expected[:, 6])
 
 
+def test_statistics_again_go_straight_into_memory_of_the_host():
+    made = statistics.Statistics()
+    tensors = [torch.randn(shape, device="cuda") for shape in ((1000, 33), (7,), (300_000,))]
+    made(tensors)
+    page = torch.zeros((len(tensors), 8), dtype=torch.float64, pin_memory=True)
+    tensors[0][3, 5] = torch.nan
+    assert made.again(tensors, page)
+    torch.cuda.synchronize()
+    assert torch.equal(page, made(tensors).cpu()) and page[0, 0] == 1
+    moved = [tensors[0].clone(), *tensors[1:]]
+    assert not made.again(moved, page)
+    assert not made.again([tensors[0][:10], *tensors[1:]], page)
+    assert not made.again([each.view(torch.int32).view(torch.float32)[:3] for each in tensors], page)
+
+
 def test_adamw_is_within_eight_units_of_the_last_place_of_torch():
     """One update from the same moments, against what the update itself is made of: parameter and rate."""
     settings = {"lr": 1e-2, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1, "step": 7}

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import brickprof
+from brickprof.capture import patches
 from brickprof.capture import vigil as module
 from brickprof.capture.backlog import Backlog
 from brickprof.capture.fused import Table
 from brickprof.capture.readback import Readback
-from brickprof.capture.vigil import Vigil
+from brickprof.capture.vigil import Norms, Vigil
 from tests.late import Lane
 
 
@@ -42,7 +43,7 @@ class Fused:
 
 
 class Settled(Fused):
-    """One that writes straight into the page as long as the gradients lie where they lay."""
+    """One that writes straight into the page as long as the gradients have the sizes that they had."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,14 +54,14 @@ class Settled(Fused):
         return True
 
     def timed_table(self, purpose, values):
-        self.at[purpose] = [value.data_ptr() for value in values]
+        self.at[purpose] = [value.numel() for value in values]
         return super().timed_table(purpose, values)
 
-    def again(self, purpose, values, out, stream):
-        if self.at.get(purpose) != [value.data_ptr() for value in values]:
+    def again(self, purpose, values, page, stream):
+        if self.at.get(purpose) != [value.numel() for value in values]:
             return False
         self.again_at.append(len(values))
-        out.copy_(super().timed_table(purpose, values).values)
+        page.values.copy_(super().timed_table(purpose, values).values)
         self.looked.pop()
         return True
 
@@ -82,9 +83,13 @@ def parameters(count=3):
     return made
 
 
+def vigil(over, arrived, normal=lambda *_: None, broken=lambda *_: None):
+    return Vigil(over, arrived, normal, broken)
+
+
 def kept(over, given, steps, arrived=None):
     seen = [] if arrived is None else arrived
-    watch = Vigil(over, lambda step, having, _, table: seen.append((step, [id(each) for each in having], table.copy())))
+    watch = vigil(over, lambda step, having, _, table: seen.append((step, [id(each) for each in having], table.copy())))
     for step in range(steps):
         over.step = step
         watch.take(given)
@@ -110,7 +115,7 @@ def read(over):
     over.readback.poll()
 
 
-def test_gradients_that_lie_where_they_lay_take_one_launch_and_say_the_same():
+def test_gradients_of_the_same_sizes_take_one_launch_and_say_the_same():
     over, given = settled(), parameters()
     given[1].grad[2] = torch.nan
     watch, seen = kept(over, given, 0)
@@ -126,21 +131,23 @@ def test_gradients_that_lie_where_they_lay_take_one_launch_and_say_the_same():
     assert all(whose == list(map(id, given)) for _, whose, _ in seen)
 
 
-@pytest.mark.parametrize("change", ["moved", "gone", "back"])
-def test_gradients_that_moved_went_or_came_are_looked_at_anew(change):
+@pytest.mark.parametrize("change", ["longer", "gone", "back"])
+def test_gradients_that_are_others_are_looked_at_anew(change):
     over, given = settled(), parameters()
     if change == "back":
         given[1].grad = None
     watch, seen = kept(over, given, 2)
     before = given[1].grad
-    given[1].grad = None if change == "gone" else torch.full((4,), 3.0)
+    if change == "longer":
+        given[1].data = torch.ones(9)
+    given[1].grad = None if change == "gone" else torch.full((9 if change == "longer" else 4,), 3.0)
     over.step = 2
     watch.take(given)
     read(over)
     assert over.fused.again_at == [len(given) - (change == "back")] and len(over.fused.looked) == 2
     step, whose, rows = max(seen, key=lambda each: each[0])
     assert step == 2 and len(rows) == len(whose) == (2 if change == "gone" else 3)
-    assert change == "gone" or rows[1][3] == 6.0
+    assert change == "gone" or rows[1][3] == (9.0 if change == "longer" else 6.0)
     assert before is None or before is not given[1].grad
 
 
@@ -154,7 +161,7 @@ def test_pages_are_used_again_and_only_after_they_were_read():
         entry[0]._ready = 0.0
     read(over)
     assert [step for step, _, _ in seen] == [0, 1, 2, 3]
-    assert over.readback.page((3, 8), torch.float64)[0].data_ptr() in pages
+    assert over.readback.page(3, 8).buffer.data_ptr() in pages
 
 
 def test_a_device_that_is_far_behind_gets_no_more_looks():
@@ -166,14 +173,78 @@ def test_a_device_that_is_far_behind_gets_no_more_looks():
 
 def test_names_are_kept_for_as_long_as_the_look_is_the_same():
     over, given, found = settled(), parameters(), []
-    watch = Vigil(over, lambda step, having, names, table: found.append(names))
+    watch = vigil(over, lambda step, having, names, table: found.append(names))
     for step in range(4):
         over.step = step
         if step == 2:
-            given[0].grad = torch.ones(4) * 2
+            given[0].grad = None
         watch.take(given)
         read(over)
     assert found[0] is found[1] and found[2] is found[3] and found[1] is not found[2]
+
+
+def clipped(over, given, steps, break_at=(), every=1, total=None):
+    """Steps whose clip has computed norms; what was normal, what was broken, and what tables came."""
+    normal, broken, tables = [], [], []
+    watch = vigil(
+        over, lambda step, *_: tables.append(step), lambda *told: normal.append(told),
+        lambda step, having, norms: broken.append((step, list(map(id, having)), norms)),
+    )  # fmt: skip
+    for step in range(steps):
+        over.step = step
+        if step in break_at:
+            given[1].grad[0] = torch.nan
+        each = [p.grad.norm() for p in given if p.grad is not None]
+        watch.take(given, Norms(torch.stack(each).norm() if total is None else total, each))
+        watch.take(given)  # the update
+        if step % every == 0:
+            over.readback.send()
+            read(over)
+    over.readback.send()
+    read(over)
+    return watch, normal, broken, tables
+
+
+def test_norms_of_a_clip_tell_what_the_tables_between_do_not():
+    over, given = settled(), parameters()
+    _, normal, broken, tables = clipped(over, given, 12, break_at=(7,), every=5)
+    assert tables == [0, 4, 8] and [step for step, _ in normal] == [1, 2, 3, 5, 6]
+    assert all(size == pytest.approx(12**0.5) for _, size in normal)
+    step, whose, norms = broken[0]
+    assert step == 7 and whose == list(map(id, given))
+    assert [norm == norm for norm in norms] == [True, False, True]
+
+
+def test_norms_belong_to_the_parameters_that_had_a_gradient_then():
+    over, given = settled(), parameters(4)
+    given[2].grad = None
+    given[1].grad[0] = torch.nan
+    _, _, broken, _ = clipped(over, given, 3, every=99)
+    assert [step for step, _, _ in broken] == [1, 2]
+    assert broken[0][1] == [id(given[0]), id(given[1]), id(given[3])]
+
+
+def test_a_first_look_is_a_table_whatever_the_clip_has_computed():
+    over, given = settled(), parameters()
+    over.step = 5
+    seen = []
+    watch = vigil(over, lambda step, *_: seen.append(step))
+    watch.take(given, Norms(torch.tensor(1.0), [torch.tensor(1.0)] * 3))
+    assert seen == [5]
+
+
+def test_an_optimizer_whose_parameters_were_not_clipped_is_looked_at():
+    over, given, others = settled(), parameters(), parameters(2)
+    seen = []
+    watch = vigil(over, lambda step, having, *_: seen.append((step, len(having))))
+    for step in range(3):
+        over.step = step
+        watch.take(given, Norms(torch.tensor(1.0), [torch.tensor(1.0)] * 3))
+        watch.take(given)
+        watch.take(others)
+        read(over)
+    assert [step for step, tensors in seen if tensors == 2] == [0, 1, 2]
+    assert [step for step, tensors in seen if tensors == 3] == [0]
 
 
 def test_rows_belong_to_the_parameters_that_have_a_gradient():
@@ -263,7 +334,7 @@ def test_a_host_is_left_alone_and_so_is_a_graph_that_is_captured(monkeypatch):
 
 def test_many_groups_of_parameters_do_not_each_get_a_table():
     over = session()
-    watch = Vigil(over, lambda *_: None)
+    watch = vigil(over, lambda *_: None)
     held = [parameters(1) for _ in range(9)]
     for step, given in enumerate(held):
         over.step = step
@@ -278,7 +349,14 @@ def test_it_is_asked_in_every_step_that_is_not_looked_at_for_its_gradients(tmp_p
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     asked: list[int] = []
-    monkeypatch.setattr(Vigil, "take", lambda self, given: asked.append(self._session.step))
+    caught: list[Norms] = []
+
+    def take(self, given, norms=None):
+        asked.append(self._session.step)
+        if norms is not None:
+            caught.append(Norms(norms.total.clone(), [each.clone() for each in norms.each]))
+
+    monkeypatch.setattr(Vigil, "take", take)
     with brickprof.attach(net, out=tmp_path, overhead="0.01%"):
         for _ in range(300):
             optimizer.zero_grad()
@@ -288,3 +366,6 @@ def test_it_is_asked_in_every_step_that_is_not_looked_at_for_its_gradients(tmp_p
             optimizer.step()
     looked = range(192, 256, 64)  # for its gradients too
     assert set(range(130, 256)).difference(looked) <= set(asked)
+    assert len(caught) == (0 if not clip else len(asked) // 2)
+    assert all(float(torch.stack(each).norm()) == pytest.approx(float(total)) for total, each in caught)
+    assert torch._foreach_norm is not patches._catch

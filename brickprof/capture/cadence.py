@@ -54,6 +54,7 @@ _AGAIN = frozenset({0, 1, 2, 4, 8, 16})
 """The same after something new has joined: a second optimizer, a part of the model that was replaced."""
 _MOST_RENEWALS = 8
 _RECKON_STEPS = 64
+_FAR = 64
 _PLANNED = 0.8
 """The part of the budget that strides are planned with; the rest is for what no way is charged with: the looks of
 LOOKS, a flush, a cache that has to be filled again."""
@@ -112,6 +113,8 @@ class Cadence:
         self._settled = [0.0, 0.0]
         """Time and cost of the steps after the first ones."""
         self._floor = 1
+        self._quiet = 0
+        """Up to here, and not further, it is known that nothing is looked at."""
         self._born = self._renewals = 0
         self._credit = _CREDIT_NS * budget / 0.01
 
@@ -147,19 +150,39 @@ class Cadence:
         """Whether an early step has ``ns`` to spare: a ``share`` of it, or anything while tiny steps have credit."""
         return ns <= share * self.typical_ns or (self.typical_ns < _TINY_STEP_NS and self._credit > 0)
 
+    def quiet(self, step: int) -> bool:
+        """Whether nothing is looked at in ``step``, which follows one in which nothing was."""
+        if step >= self._quiet:
+            self._quiet = step
+            while self._quiet < step + _FAR and not self._looked(self._quiet):
+                self._quiet += 1
+        return step < self._quiet
+
+    def _looked(self, step: int) -> bool:
+        return bool(
+            not step % self.least
+            or not step % 100
+            or step <= max(self.deep_until, self.attentive_until)
+            or self.due(step)
+            or step in self.planned
+        )
+
     def due(self, step: int) -> bool:
         """Whether ``step`` is one that is looked at in full, whatever the strides."""
         return step in LOOKS or (self._born > 0 and step - self._born in _AGAIN)
 
     def renew(self, step: int) -> None:
         """Something new has joined the training: it is looked at as its beginning was."""
+        self._quiet = 0
         if step >= _EARLIEST and step - self._born >= 2 * max(_AGAIN) and self._renewals < _MOST_RENEWALS:
             self._born, self._renewals = step, self._renewals + 1
 
     def escalate(self, until: int) -> None:
+        self._quiet = 0
         self.deep_until = max(self.deep_until, until)
 
     def attend(self, until: int) -> None:
+        self._quiet = 0
         self.attentive_until = max(self.attentive_until, until)
 
     @property

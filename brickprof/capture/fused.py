@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from brickprof.capture import aside
+from brickprof.capture.readback import Page
 from brickprof.capture.surroundings import hands_off
 
 SAMPLE = 1024
@@ -55,6 +56,8 @@ class Fused:
         self._made: dict[tuple[str, torch.dtype, int], Any] = {}
         self._lone: dict[str, tuple[int, Any]] = {}
         """Purposes whose tensors were all of one type the last time: the stream, and what was made for them."""
+        self._gathers: dict[int, Any] = {}
+        """By device: nothing yet, what was compiled, what was made of it."""
         self._times: dict[str, list[Any]] = {}
 
     # -- the two launches
@@ -63,9 +66,9 @@ class Fused:
         """nan, inf, absmax, l2, mean, zeros, checksum, numel of every tensor."""
         return self._launched(purpose, values, lambda made, part: made(part))
 
-    def again(self, purpose: str, values: Sequence[torch.Tensor], out: torch.Tensor, stream: Any) -> bool:
-        """The table of ``purpose`` straight into ``out``, pinned memory of the host; False where the tensors are not
-        those of the last time, where they lay then, or ``stream``, the current one, is another."""
+    def again(self, purpose: str, values: Sequence[torch.Tensor], page: Page, stream: Any) -> bool:
+        """The table of ``purpose`` straight into ``page``; False where the tensors are not of the sizes that they were
+        the last time, or ``stream``, the current one, is another."""
         known = self._lone.get(purpose)
         if known is None:
             return False
@@ -73,9 +76,19 @@ class Fused:
         if stream.cuda_stream != usual:
             return False
         try:
-            return bool(made.again(values, out))
+            return bool(made.again(values, page.buffer, page.given))
         except (TypeError, RuntimeError, NotImplementedError):  # sparse, or without memory of its own
             return False
+
+    def gather(self, device: int) -> Callable[[torch.Tensor, int], None] | None:
+        """What fetches single numbers from ``device``; None until it is compiled, and where it cannot be."""
+        found = self._gathers.get(device)
+        if found is None and device not in self._gathers:
+            self._gathers[device] = None
+            aside.run(self._compile_gather, device, name="brickprof-compile")
+        elif isinstance(found, type):
+            found = self._gathers[device] = found(device)
+        return found
 
     def samples(self, purpose: str, values: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """Up to 1K values of every tensor, evenly spread: (tensors, 1024), NaN behind the last of a shorter one."""
@@ -172,6 +185,15 @@ class Fused:
             self._ready[dtype, device] = True
         except Exception as error:  # no triton, no compiler, a card that is too old
             self._lacks(f"{type(error).__name__}: {error}")
+
+    def _compile_gather(self, device: int) -> None:
+        try:
+            from brickprof.kernels import _scalars
+
+            _scalars.warm(device)
+            self._gathers[device] = _scalars.Gather
+        except Exception:  # no triton: single numbers are copied, as they were until now
+            return
 
     def _lacks(self, reason: str) -> None:
         if not self._told:

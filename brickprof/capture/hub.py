@@ -108,13 +108,26 @@ def pass_backward(losses: list[Any], upstream: Any) -> Session | None:
         return None
 
 
-def keep_vigil(parameters: Callable[[], list[Any]], *, clipping: bool = False) -> None:
-    """Gradients are about to be clipped or applied: those of a device are judged in every step, looked at or not."""
+def passes(signal: str, *args: Any) -> bool:
+    """A signal that moves the step, in one that nobody looks at: whether that was all the session had to know."""
+    if listening or len(sessions) != 1:
+        return False
+    session = sessions[0]
+    try:
+        return bool(getattr(session, signal)(*args))
+    except Exception as error:
+        _failed(session, error)
+        return False
+
+
+def keep_vigil(parameters: Any, *, clipping: bool = False, norms: Any = None) -> None:
+    """Gradients of ``parameters``, a list or an optimizer, are about to be clipped or applied: those of a device are
+    judged in every step, looked at or not."""
     for session in sessions:
         if session.vigil is not None and not (session.on.guard or session.on.full):
             start = _counter()
             try:
-                session.vigil(parameters(), clipping=clipping)
+                session.vigil(parameters, clipping=clipping, norms=norms)
             except Exception as error:
                 _failed(session, error)
             session.pay(_counter() - start)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +20,9 @@ from torch.optim import lr_scheduler, optimizer
 from torch.utils.data import dataloader
 
 from brickprof.capture import hub
-from brickprof.capture.book import owned
 from brickprof.capture.taps import arguments, collectives, losses, pruning, states, tables
 from brickprof.capture.undressed import is_ours, undressed
+from brickprof.capture.vigil import Norms
 
 _undo: list[Callable[[], None]] = []
 _first_call: Any = None
@@ -171,13 +172,14 @@ def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
     if hub.listening or len(_args) > 1 or _kwargs:
         hub.send("optimizer_begin", stepping)
     if torch.cuda.is_initialized():
-        hub.keep_vigil(lambda: owned(stepping))
+        hub.keep_vigil(stepping)
 
 
 def _optimizer_end(stepping: Any, _args: Any, _kwargs: Any) -> None:
     if not _compiling():
         hub.updated[id(stepping)] = hub.zeroed
-        hub.send("optimizer_end", stepping)
+        if not hub.passes("pass_update", stepping):
+            hub.send("optimizer_end", stepping)
 
 
 # -- clipping
@@ -191,7 +193,7 @@ def _patch_clipping() -> None:
             if _compiling():
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
             parameters = _as_list(parameters)
-            hub.keep_vigil(lambda: parameters, clipping=True)
+            hub.keep_vigil(parameters, clipping=True, norms=_norms(total_norm))
             if not hub.listening:
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
             hub.emit("clip_begin", parameters, total_norm)
@@ -223,10 +225,17 @@ def _patch_clipping() -> None:
             if _compiling():
                 return original(parameters, max_norm, norm_type, *args, **kwargs)
             _norm_type = norm_type
+            catch = hub.sessions and not hub.listening and norm_type == 2.0
+            if catch:
+                _caught.each = None
+                torch._foreach_norm = _catch
             try:
                 return original(parameters, max_norm, norm_type, *args, **kwargs)
             finally:
                 _norm_type = 2.0
+                if catch:
+                    torch._foreach_norm = _foreach_norm
+                    _caught.each = None
 
         return call
 
@@ -237,6 +246,28 @@ def _patch_clipping() -> None:
     _replace(torch.nn.utils, "clip_grads_with_norm_", apply)
     _replace(clip_grad, "clip_grad_value_", value)
     _replace(torch.nn.utils, "clip_grad_value_", value)
+
+
+class _Caught(threading.local):
+    """The norms that the clip under way in this thread has computed, one for each gradient."""
+
+    each: Any = None
+
+
+_caught = _Caught()
+_foreach_norm = torch._foreach_norm
+
+
+def _catch(*args: Any, **kwargs: Any) -> Any:
+    """What torch's clipping calls for its norms, for as long as it runs."""
+    norms = _foreach_norm(*args, **kwargs)
+    _caught.each = norms if _caught.each is None else ()  # of several types or devices: none
+    return norms
+
+
+def _norms(total: Any) -> Norms | None:
+    each = _caught.each
+    return Norms(total, each) if each and type(total) is torch.Tensor and type(each[0]) is torch.Tensor else None
 
 
 def _as_list(parameters: Any) -> list[Any]:
@@ -311,7 +342,8 @@ def _patch_loader() -> None:
         def call(self: Any) -> Any:
             if not hub.sessions:
                 return original(self)
-            hub.send("fetch_begin", self)
+            if not hub.passes("pass_fetch"):
+                hub.send("fetch_begin", self)
             if not hub.listening and not hub.every_batch:
                 return original(self)
             start = _counter()

@@ -13,7 +13,8 @@ import ctypes
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 
@@ -21,16 +22,26 @@ from brickprof.capture.tensors import on_host
 from brickprof.clock import now
 
 Done = Callable[[torch.Tensor], None]
-Page = tuple[torch.Tensor, torch.Tensor]
-"""A buffer, and the part of it that is wanted."""
-_MOST_VIEWS = 1024
+Gather = Callable[[torch.Tensor, int], None]
+"""Has a device fetch so many numbers whose addresses stand in a page; see ``brickprof.kernels._scalars``."""
+_MOST_CUT = 1024
 _LONGEST = 256
 _LONGEST_OF_ALL = 2048
 """A device that far behind gets no more to do for us; single numbers, losses among them, are the last to go."""
 _SLOTS = 64
 _ENOUGH = 8
+_ENOUGH_HELD = 16
 _LITTLE = 4096
 """Larger results are full statistics; smaller ones a norm or a sum per tensor."""
+
+
+class Page(NamedTuple):
+    """Memory that a device writes a table into, and what it is given for that."""
+
+    buffer: torch.Tensor
+    values: torch.Tensor
+    given: Any
+    """Room for a whole number a row, behind the table: an array."""
 
 
 class Lane(Protocol):
@@ -38,6 +49,12 @@ class Lane(Protocol):
 
     def serves(self, tensor: torch.Tensor) -> bool: ...
     def stream(self, tensor: torch.Tensor) -> Any: ...
+    def number(self, tensor: torch.Tensor) -> Any:
+        """What tells the current stream of a tensor's device from every other."""
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        """Inside it, work goes to ``stream``."""
+
     def mark(self, stream: Any) -> Any:
         """A place in the stream, whose ``query()`` says whether everything before it is done."""
 
@@ -53,6 +70,13 @@ class Cuda:
 
     def stream(self, tensor: torch.Tensor) -> Any:
         return torch.cuda.current_stream(tensor.device)
+
+    def number(self, tensor: torch.Tensor) -> Any:
+        device = tensor.get_device()
+        return device, torch._C._cuda_getCurrentRawStream(device)
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        return torch.cuda.stream(stream)
 
     def mark(self, stream: Any) -> Any:
         event = torch.cuda.Event()
@@ -84,8 +108,17 @@ class Readback:
         self._scalars: list[tuple[Callable[[float], None], int]] = []
         self._page: list[torch.Tensor] = []
         self._buffers: dict[int, list[torch.Tensor]] = {}
-        self._views: dict[tuple[int, tuple[int, int]], torch.Tensor] = {}
+        self._cut: dict[tuple[int, int, int], Page] = {}
         """By address and shape: pages, cut once and used again."""
+        self._words: dict[int, Any] = {}
+        self._held: dict[int, tuple[torch.Tensor, int, Callable[[float], None], int]] = {}
+        """By address: numbers that were left where they are, and their versions."""
+        self._held_at: Any = None
+        self._held_on: Any = None
+        """The stream that they were made in: its number, and itself."""
+        self.holding = True
+        self.gather: Callable[[torch.Tensor], Gather | None] | None = None
+        """Gives what fetches from the device of a tensor, where there is such."""
         self._stream: Any = None
         self.dropped = 0
 
@@ -104,7 +137,7 @@ class Readback:
         mark = self.lane.mark(self.lane.stream(tensor))
         self._waiting.append((mark, buffer, target.view(tensor.shape), done, now()))
 
-    def page(self, shape: tuple[int, int], dtype: torch.dtype) -> Page | None:
+    def page(self, rows: int, columns: int) -> Page | None:
         """Memory of the host that the device itself is to write into; None while it gets no more to do for us.
         ``written`` or ``unused`` has to follow."""
         if len(self._waiting) >= _LONGEST:
@@ -112,22 +145,84 @@ class Readback:
         if len(self._waiting) >= _LONGEST:
             self.dropped += 1
             return None
-        buffer = self._buffer(shape[0] * shape[1], dtype)
-        key = buffer.data_ptr(), shape
-        values = self._views.get(key)
-        if values is None:
-            if len(self._views) >= _MOST_VIEWS:
-                self._views.clear()
-            values = self._views[key] = buffer[: shape[0] * shape[1]].view(shape)
-        return buffer, values
+        buffer = self._buffer(rows * (columns + 1), torch.float64)
+        key = buffer.data_ptr(), rows, columns
+        page = self._cut.get(key)
+        if page is None:
+            if len(self._cut) >= _MOST_CUT:
+                self._cut.clear()
+            words, table = buffer.numpy(), rows * columns
+            page = Page(buffer, buffer[:table].view(rows, columns), words[table : table + rows].view("int64"))
+            self._cut[key] = page
+        return page
 
     def written(self, page: Page, stream: Any, done: Done) -> None:
         """The device was told to fill ``page``, in ``stream``: hands it to ``done`` when that has happened."""
-        self._waiting.append((self.lane.mark(stream), *page, done, now()))
+        self._waiting.append((self.lane.mark(stream), page.buffer, page.values, done, now()))
 
     def unused(self, page: Page) -> None:
         """Nobody was told to fill ``page``."""
-        self._free[self.lane, page[0].numel(), page[0].dtype].append(page[0])
+        self._free[self.lane, page.buffer.numel(), page.buffer.dtype].append(page.buffer)
+
+    def keep(self, value: torch.Tensor, done: Callable[[float], None]) -> None:
+        """One number that stays as it is and where it is for a while: only held, and fetched with others later.
+
+        Where it does not stay, that is seen when the next one lies in its place, or it was written to: what was held
+        then is dropped, and numbers are copied at once from there on.
+        """
+        able = self.gather is not None and self.holding and value.dtype is torch.float32 and value.numel() == 1
+        if not able or self.gather is None or self.gather(value) is None:
+            self.scalar(value, done)
+            return
+        place = self.lane.number(value)
+        if self._held and (len(self._held) == _SLOTS or place != self._held_at):
+            self._fetch()
+        if not self._held:
+            self._held_at, self._held_on = place, self.lane.stream(value)
+        held = value.detach()
+        at = held.data_ptr()
+        if at in self._held:
+            self._dismiss(at)
+            self.scalar(value, done)
+            return
+        self._held[at] = (held, held._version, done, now())
+
+    def _dismiss(self, at: int) -> None:
+        self.holding = False
+        del self._held[at]
+        self.dropped += 1
+
+    def _fetch(self) -> None:
+        """Has the device bring what is held."""
+        held, self._held = self._held, {}
+        for at, (value, version, _, _) in list(held.items()):
+            if value._version != version:
+                del held[at]
+                self.holding = False
+                self.dropped += 1
+        if not held:
+            return
+        first = next(iter(held.values()))[0]
+        gather = self.gather(first) if self.gather is not None else None
+        if gather is None:  # it was there when they were held
+            self.dropped += len(held)
+            return
+        page = self._buffer(2 * _SLOTS, torch.int64)
+        words = self._words.setdefault(page.data_ptr(), page.numpy())
+        words[: len(held)] = list(held)
+        if self.lane.number(first) == self._held_at:
+            gather(page, len(held))
+        else:  # elsewhere than they were made
+            with self.lane.on(self._held_on):
+                gather(page, len(held))
+        asked = [(done, taken) for _, _, done, taken in held.values()]
+
+        def arrived(_host: torch.Tensor) -> None:
+            for number, (done, taken) in zip(words[_SLOTS:].view("float64").tolist(), asked, strict=False):
+                self._date(taken)
+                done(number)
+
+        self._waiting.append((self.lane.mark(self._held_on), page, page, arrived, 0))
 
     def scalar(self, value: torch.Tensor, done: Callable[[float], None]) -> None:
         """One number: at once from a CPU, else with others in a single page, behind a single mark."""
@@ -160,6 +255,8 @@ class Readback:
 
     def send(self) -> None:
         """Marks the place in the stream behind which the single numbers so far have arrived."""
+        if self._held:
+            self._fetch()
         if not self._scalars:
             return
         scalars, self._scalars = self._scalars, []
@@ -180,7 +277,7 @@ class Readback:
 
     @property
     def busy(self) -> bool:
-        return bool(self._waiting or self._scalars)
+        return bool(self._waiting or self._scalars or self._held)
 
     def late(self, stamp: int) -> bool:
         """Whether the device has yet to do what it was given before ``stamp``."""
@@ -192,7 +289,7 @@ class Readback:
     @property
     def ripe(self) -> bool:
         """Whether enough single numbers wait to be worth a mark."""
-        return len(self._scalars) >= _ENOUGH
+        return len(self._scalars) >= _ENOUGH or len(self._held) >= _ENOUGH_HELD
 
     def poll(self) -> None:
         """Delivers what has arrived, in order."""

@@ -73,6 +73,7 @@ class Session:
         self.folder = folder
         self.settings = settings
         self.rank = int(about.get("rank", 0))
+        self.world_size = int(about.get("world_size", 1))
         self.journal = Journal(folder, max_bytes=settings.max_bytes)
         self.pulse = Pulse(folder)
         self.budgets = Budgets(self._strained, Declared(settings.budgets, self.journal.bricks))
@@ -104,6 +105,7 @@ class Session:
         self.dispatch = Dispatch(self.fact)
         self.readback = Readback(self.spend, self.journal.date)
         self.fused = Fused(partial(self.fact, always=True))
+        self.readback.gather = lambda value: self.fused.gather(value.get_device())
         self.book = Book(self.journal)
         self.census = Census(self.book, partial(self.fact, always=True), self._models_changed)
         self.thread = threading.get_ident()
@@ -356,6 +358,31 @@ class Session:
         if self.looking:
             self.emit("optimizer_begin", optimizer)
 
+    def pass_fetch(self) -> bool:
+        """A batch is asked for and nobody looks, nor will in the step that may begin with it."""
+        if self.looking or not self.by_fetch:
+            return False
+        start = _counter()
+        if self.steps.updated and not self._pass_on():
+            return False
+        self._spent += _counter() - start
+        return True
+
+    def pass_update(self, optimizer: Any) -> bool:
+        """An update in a step that nobody looks at, one of its own."""
+        start = _counter()
+        number, steps = self.book.optimizer(optimizer), self.steps
+        if self.looking or not steps.lone(number):
+            return False
+        self.in_optimizer = False
+        self.updates[number] = self.updates.get(number, 0) + 1
+        self.gradients_used = True
+        if self._rate_leapt(number, optimizer):
+            self.emit("rate_leapt", optimizer)
+        steps.optimizer_stepped(number)
+        self._spent += _counter() - start
+        return True
+
     def optimizer_end(self, optimizer: Any) -> None:
         self.in_optimizer = False
         number = self.book.optimizer(optimizer)
@@ -406,15 +433,7 @@ class Session:
     def _pass_on(self) -> bool:
         """From a step that nobody looks at to the next such step: the least that has to be done."""
         cadence, steps = self.cadence, self.steps
-        following = steps.number + 1
-        if (
-            not following % cadence.least
-            or following <= cadence.deep_until
-            or following <= cadence.attentive_until
-            or not following % 100
-            or cadence.due(following)
-            or following in cadence.planned
-        ):
+        if not cadence.quiet(steps.number + 1):
             return False
         stamp = _counter()
         wall, self._step_started = stamp - self._step_started, stamp

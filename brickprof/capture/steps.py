@@ -53,6 +53,10 @@ class StepClock:
         """An optimizer is about to step. True when that starts a new step."""
         return self.advance() if self._due or optimizer in self._stepped else False
 
+    def lone(self, optimizer: int) -> bool:
+        """Whether its update begins no step and is not its second in this one."""
+        return not self._due and optimizer not in self._stepped
+
     def optimizer_stepped(self, optimizer: int) -> None:
         self.updates_by_optimizer = True
         if optimizer not in self._stepped:  # a scaler's step and the optimizer's own are one update

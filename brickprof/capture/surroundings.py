@@ -34,6 +34,13 @@ def _users_modes() -> bool:
     return any(not getattr(mode, "brickprofs", False) for mode in modes)
 
 
+def static_outputs() -> bool:
+    """Whether compiled code replays graphs of a device: what it returns is written over by the next replay, and whoever
+    still holds it then is in its way."""
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    return trees is not None and bool(getattr(trees.local, "tree_manager_containers", True))
+
+
 def compiled_frames() -> int:
     """How much torch.compile has had to do in this process, functions that nobody was told of included."""
     dynamo = sys.modules.get("torch._dynamo.utils")

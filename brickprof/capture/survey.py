@@ -57,8 +57,6 @@ class Measured(NamedTuple):
 
 
 Done = Callable[[list[Row]], None]
-_WRITTEN = [0, 1, 2, 3, 4, 5, 7]
-"""Columns of our kernel's table that the journal keeps: all but the checksum."""
 
 
 def measure(values: Sequence[torch.Tensor], samples: torch.Tensor | None = None) -> Measured:
@@ -143,14 +141,8 @@ def whose(entries: list[Entry]) -> Whose:
 
 def sheet(table: Any, of: Whose, look: Look) -> Sheet:
     """Our kernel's table as a sheet of the journal: the same as a ``row`` for each of its rows."""
-    import numpy as np
-
-    kept = table[:, _WRITTEN]  # a copy: the memory of the table is used again
-    broken = kept[:, :2].any(axis=1)
-    if broken.any():
-        kept[broken, 2] = np.where(kept[broken, 0] > 0, math.nan, math.inf)
-        kept[broken, 3] = math.nan
-    return Sheet(look.time_ns, look.step, look.micro, look.role, look.scale, of.bricks, of.tensors, kept)
+    # A copy: the memory of the table is used again.
+    return Sheet(look.time_ns, look.step, look.micro, look.role, look.scale, of.bricks, of.tensors, table.copy())
 
 
 def _joined(parts: list[torch.Tensor], along: int) -> torch.Tensor:

@@ -7,16 +7,22 @@ copy brings the numbers home, and nobody waits.
 It is kept in every step where that costs next to nothing, every so many steps where it would cost more, and not at all
 where the kernel does not run: on a host a norm of every gradient would cost a part of the step that is missed.
 
-Gradients mostly lie where they lay the step before. Then nothing is asked of them but that: the launch is settled, and
-the device writes its numbers into memory of the host by itself.
+Gradients mostly have the sizes that they had the step before. Then the launch is settled but for their addresses: the
+device reads these from memory of the host and writes its numbers there, by itself.
+
+A script that clips has torch compute the norm of every gradient, and of all. These are finite exactly if the gradients
+are, or too large for their squares to be added. So in three steps of four they are only held, for a few steps, until it
+is known whether the norm of all is finite; where it is not, those of the step tell which gradient was the reason.
 
 What it costs the host is what it took when nothing was in its way (see ``backlog``).
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -37,9 +43,18 @@ _USUAL = 1.25
 _MOST_GROUPS = 4
 _PLAIN = {torch.Tensor}
 _COLUMNS = 8
+TABLE_EVERY = 4
+"""Steps from one table to the next, where norms tell the rest."""
 _FREE = 2.0
 """A look that took less than so many times the quickest was not held up."""
 _counter = time.perf_counter_ns
+
+
+class Norms(NamedTuple):
+    """What a clip has computed."""
+
+    total: torch.Tensor
+    each: Sequence[torch.Tensor]
 
 
 class Names:
@@ -61,6 +76,10 @@ class _Known(NamedTuple):
 
 Arrived = Callable[[int, Sequence[torch.Tensor], Names, Any], None]
 """The step, the parameters that had a gradient, what is known of them, their statistics."""
+Normal = Callable[[int, float], None]
+"""The step, and the norm of all its gradients, which is finite."""
+Broken = Callable[[int, Sequence[torch.Tensor], list[float]], None]
+"""The step, the parameters that had a gradient, and the norm of each: not all are finite."""
 
 
 def _within(parameters: Sequence[torch.Tensor], seen: frozenset[int]) -> bool:
@@ -69,9 +88,11 @@ def _within(parameters: Sequence[torch.Tensor], seen: frozenset[int]) -> bool:
 
 
 class Vigil:
-    def __init__(self, session: Session, arrived: Arrived) -> None:
+    def __init__(self, session: Session, arrived: Arrived, normal: Normal, broken: Broken) -> None:
         self._session = session
         self._arrived = arrived
+        self._normal = normal
+        self._broken = broken
         self._stride = 1
         self._turns = 0
         self._last = -1
@@ -88,19 +109,51 @@ class Vigil:
         """Gradients are looked at in every step that this divides."""
         return self._stride
 
-    def take(self, parameters: Sequence[torch.Tensor]) -> None:
+    def wants(self, optimizer: Any) -> bool:
+        """Whether the gradients that ``optimizer`` is about to apply are to be looked at; told by the ends of it."""
+        step, groups = self._session.step, optimizer.param_groups
+        if step % self._stride or self._last != step or not groups:
+            return not step % self._stride
+        ends = {*map(id, groups[0]["params"][:1]), *map(id, groups[-1]["params"][-1:])}
+        count = sum(len(group["params"]) for group in groups)
+        return not any(count <= len(seen) and ends <= seen for seen in self._covered)
+
+    def take(self, parameters: Sequence[torch.Tensor], norms: Norms | None = None) -> None:
         """Looks at the gradients of ``parameters``, if it is time and they lie on a device."""
         step = self._session.step
-        if step % self._stride or not parameters or not parameters[0].is_cuda or hands_off():
+        known = self._known.get((id(parameters[0]), len(parameters))) if norms is not None else None
+        held = known is not None and step % max(self._stride, TABLE_EVERY) != 0
+        if (step % self._stride and not held) or not parameters or not parameters[0].is_cuda or hands_off():
             return
         if self._last != step:
             self._last, self._covered = step, []
         elif any(_within(parameters, seen) for seen in self._covered):
             return  # clipping came before the update
+        if held and known is not None and norms is not None:
+            self._hold(parameters, norms)
+            self._covered.append(self._groups[known.purpose])
+            return
         start = _counter()
         if purpose := self._read(parameters):
             self._covered.append(self._groups[purpose])
             self._learn(purpose, _counter() - start)
+
+    def _hold(self, parameters: Sequence[torch.Tensor], norms: Norms) -> None:
+        """Norms that a clip has computed: enough to tell later whether, and where, something was not finite."""
+        session = self._session
+        having = parameters
+        if len(norms.each) < len(parameters):
+            having = [parameter for parameter in parameters if parameter.grad is not None]
+        session.readback.keep(norms.total, partial(self._known_norm, session.step, having, norms.each))
+
+    def _known_norm(
+        self, step: int, having: Sequence[torch.Tensor], each: Sequence[torch.Tensor], total: float
+    ) -> None:
+        if math.isfinite(total):
+            self._normal(step, total)
+        elif not hands_off():
+            together = torch.stack(list(each)).double()
+            self._session.readback.read(together, lambda host: self._broken(step, having, host.tolist()))
 
     def _read(self, parameters: Sequence[torch.Tensor]) -> str:
         """Sends for the statistics of the gradients; the purpose, or nothing where the kernel does not read them."""
@@ -131,11 +184,11 @@ class Vigil:
         readback, step = session.readback, session.step
         if not session.fused.settled(known.purpose):
             return False
-        page = readback.page((known.tensors, _COLUMNS), torch.float64)
+        page = readback.page(known.tensors, _COLUMNS)
         if page is None:
             return False
         stream = readback.lane.stream(values[0])
-        if not session.fused.again(known.purpose, values, page[1], stream):
+        if not session.fused.again(known.purpose, values, page, stream):
             readback.unused(page)
             return False
         readback.written(page, stream, lambda host: self._arrived(step, having, known.names, host.numpy()))

@@ -14,10 +14,10 @@ from typing import Any
 
 _SAME = frozenset(("time_ns", "step", "micro", "role", "scale"))
 """What all samples of a look have in common."""
-_TABLE = ("nan", "inf", "absmax", "l2", "mean", "zero_fraction", "numel")
+_TABLE = ("nan", "inf", "absmax", "l2", "mean", "zero_fraction", "", "numel")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sheet:
     time_ns: int
     step: int
@@ -28,7 +28,8 @@ class Sheet:
     """The numbers of the bricks, and of the tensors: arrays of int32."""
     tensors: Any
     table: Any
-    """Of float64, a row a tensor: nan, inf, absmax, l2, mean, zero_fraction, numel."""
+    """Of float64, a row a tensor, as the kernel of ``brickprof.kernels.statistics`` makes it: nan, inf, absmax, l2,
+    mean, zero_fraction, a checksum that is not kept, numel. Sizes are of what is finite."""
 
     def __len__(self) -> int:
         return len(self.tensors)
@@ -63,10 +64,14 @@ def columns(sheets: Sequence[Sheet], fields: Any, nothing: Callable[[Any], Any])
     lengths = list(map(len, sheets))
     rows, build, held = sum(lengths), pa.Array.from_buffers, pa.py_buffer
     table = np.concatenate([sheet.table for sheet in sheets])
+    broken = table[:, :2].any(axis=1)
+    if broken.any():
+        table[broken, 2] = np.where(table[broken, 0] > 0, np.nan, np.inf)
+        table[broken, 3] = np.nan
     own = {
         "brick": np.concatenate([sheet.bricks for sheet in sheets]),
         "tensor": np.concatenate([sheet.tensors for sheet in sheets]),
-        **dict(zip(_TABLE, table.T, strict=True)),
+        **{name: table[:, place] for place, name in enumerate(_TABLE) if name},
     }
     found = []
     for name, kind, dtype in _kinds(fields):

@@ -231,6 +231,11 @@ class Bound:
         self._values: list[Any] = []
         self._places: dict[str, int] = {}
 
+    @property
+    def settled(self) -> bool:
+        """Whether it was launched before: from then on an address does for a tensor."""
+        return self._run is not None
+
     def launch(self, **changed: Any) -> None:
         """Queues the kernel with ``changed`` in place of what was bound under these names."""
         if self._run is None or (self._brick.heard and _listener is not None):

@@ -1,0 +1,146 @@
+"""Numbers of a device that are only held, and fetched together: the device is played by the host."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+
+from brickprof.capture import readback as module
+from brickprof.capture import surroundings
+from brickprof.capture.readback import Readback
+from tests.late import Lane
+
+
+class Device:
+    """Fetches what stands at the addresses of a page, as the kernel does."""
+
+    def __init__(self) -> None:
+        self.fetched: list[int] = []
+
+    def __call__(self, page: torch.Tensor, count: int) -> None:
+        self.fetched.append(count)
+        for place in range(count):
+            value = ctypes.c_float.from_address(int(page[place])).value
+            page.numpy()[64:].view("float64")[place] = value
+
+
+@pytest.fixture
+def made(monkeypatch):
+    monkeypatch.setattr(module, "on_host", lambda tensor: False)
+    readback, device = Readback(), Device()
+    readback.lane = Lane(0.0)
+    readback.gather = lambda value: device
+    return readback, device
+
+
+def test_numbers_are_fetched_together_and_each_goes_to_whoever_asked(made):
+    readback, device = made
+    seen: list[tuple[int, float]] = []
+    for number in range(16):
+        assert not readback.ripe
+        readback.keep(torch.tensor(0.5 + number), lambda value, number=number: seen.append((number, value)))
+    assert readback.ripe and readback.busy and not device.fetched
+    readback.send()
+    readback.poll()
+    assert device.fetched == [16] and readback.lane.marks == 1
+    assert seen == [(number, 0.5 + number) for number in range(16)] and not readback.busy
+
+
+def test_what_is_not_a_single_float32_is_copied_at_once(made):
+    readback, device = made
+    seen: list[float] = []
+    for value in (torch.tensor(2.5, dtype=torch.bfloat16), torch.tensor(3.5, dtype=torch.float64), torch.ones(1)):
+        readback.keep(value, seen.append)
+    readback.send()
+    readback.poll()
+    assert device.fetched == [1] and sorted(seen) == [1.0, 2.5, 3.5]
+
+
+@pytest.mark.parametrize("why", ["nothing compiled", "none wanted"])
+def test_without_a_kernel_everything_is_copied_at_once(made, why):
+    readback, device = made
+    readback.gather = None if why == "none wanted" else lambda value: None
+    seen: list[float] = []
+    loss = torch.tensor(1.5)
+    readback.keep(loss, seen.append)
+    loss.fill_(9.0)  # later than the copy
+    readback.send()
+    readback.poll()
+    assert seen == [1.5] and not device.fetched
+
+
+def test_a_number_that_was_written_over_is_not_told_and_none_is_held_again(made):
+    readback, device = made
+    seen: list[float] = []
+    first, second = torch.tensor(1.0), torch.tensor(2.0)
+    readback.keep(first, seen.append)
+    readback.keep(second, seen.append)
+    first.mul_(7)
+    readback.send()
+    readback.poll()
+    assert seen == [2.0] and readback.dropped == 1
+    third = torch.tensor(3.0)
+    readback.keep(third, seen.append)
+    third.mul_(7)
+    readback.send()
+    readback.poll()
+    assert seen == [2.0, 3.0] and device.fetched == [1]
+
+
+def test_memory_that_is_used_again_is_noticed(made):
+    """A replayed graph writes every loss into the same place, and no version tells."""
+    readback, _ = made
+    seen: list[float] = []
+    place = torch.tensor(1.0)
+    readback.keep(place.detach(), seen.append)
+    ctypes.c_float.from_address(place.data_ptr()).value = 5.0
+    readback.keep(place.detach(), seen.append)
+    ctypes.c_float.from_address(place.data_ptr()).value = 6.0
+    readback.send()
+    readback.poll()
+    assert seen == [5.0] and readback.dropped == 1 and not readback.holding
+
+
+def test_another_stream_is_a_reason_to_fetch(made):
+    readback, device = made
+    seen: list[float] = []
+    readback.keep(torch.tensor(1.0), seen.append)
+    readback.lane.at = "another"
+    readback.keep(torch.tensor(2.0), seen.append)
+    assert device.fetched == [1]
+    readback.send()
+    readback.poll()
+    assert seen == [1.0, 2.0]
+
+
+def test_a_graph_is_never_held_alive(made):
+    readback, _ = made
+    weight = torch.ones(3, requires_grad=True)
+    loss = (weight * 2).sum()
+    readback.keep(loss, lambda value: None)
+    held = next(iter(readback._held.values()))[0]
+    assert held.grad_fn is None and held.data_ptr() == loss.data_ptr()
+
+
+def test_a_full_page_is_fetched(made):
+    readback, device = made
+    seen: list[float] = []
+    for number in range(100):
+        readback.keep(torch.tensor(float(number)), seen.append)
+    readback.send()
+    readback.poll()
+    assert device.fetched == [64, 36] and seen == [float(number) for number in range(100)]
+
+
+def test_replayed_graphs_are_known(monkeypatch):
+    import sys
+    from types import SimpleNamespace
+
+    monkeypatch.delitem(sys.modules, "torch._inductor.cudagraph_trees", raising=False)
+    assert not surroundings.static_outputs()
+    for containers, expected in (({}, False), ({0: object()}, True)):
+        trees = SimpleNamespace(local=SimpleNamespace(tree_manager_containers=containers))
+        monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", trees)
+        assert surroundings.static_outputs() is expected
