@@ -279,7 +279,7 @@ class Statistics:
         """A table (tensors, 8), columns as in NAMES. Asks nothing of the device."""
         layout = self._placed(tensors)
         out = torch.empty_like(layout.shape)
-        layout.whole.launch(out=out)
+        layout.whole.launch(addresses=layout.table.addresses, out=out)
         return out
 
     def again(self, tensors: Sequence[Tensor], page: Tensor, addresses: Any) -> bool:

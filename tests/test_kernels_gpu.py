@@ -152,15 +152,44 @@ def test_statistics_again_go_straight_into_memory_of_the_host():
     made = statistics.Statistics()
     tensors = [torch.randn(shape, device="cuda") for shape in ((1000, 33), (7,), (300_000,))]
     made(tensors)
-    page = torch.zeros((len(tensors), 8), dtype=torch.float64, pin_memory=True)
+    page = torch.zeros(len(tensors) * 9, dtype=torch.float64, pin_memory=True)
+    table, addresses = page[: 8 * len(tensors)].view(-1, 8), page.numpy()[8 * len(tensors) :].view("int64")
     tensors[0][3, 5] = torch.nan
-    assert made.again(tensors, page)
+    assert made.again(tensors, page, addresses)
     torch.cuda.synchronize()
-    assert torch.equal(page, made(tensors).cpu()) and page[0, 0] == 1
-    moved = [tensors[0].clone(), *tensors[1:]]
-    assert not made.again(moved, page)
-    assert not made.again([tensors[0][:10], *tensors[1:]], page)
-    assert not made.again([each.view(torch.int32).view(torch.float32)[:3] for each in tensors], page)
+    assert torch.equal(table, made(tensors).cpu()) and table[0, 0] == 1
+    moved = [tensors[0].clone().nan_to_num(5.0), *tensors[1:]]
+    assert made.again(moved, page, addresses)
+    torch.cuda.synchronize()
+    assert torch.equal(table, statistics.Statistics()(moved).cpu()) and table[0, 0] == 0
+    assert torch.equal(made(tensors)[0, :1].cpu(), torch.ones(1, dtype=torch.float64))  # where these lie is known still
+    assert not made.again([tensors[0][:10], *tensors[1:]], page, addresses)
+    assert not made.again([each.bfloat16() for each in tensors], page, addresses)
+    apart = torch.randn(2000, 33, device="cuda")[::2]
+    assert not made.again([apart, *tensors[1:]], page, addresses)
+    odd = torch.randn(33_001, device="cuda")[1:].view(1000, 33)
+    assert not made.again([odd, *tensors[1:]], page, addresses)
+
+
+def test_single_numbers_are_gathered_into_memory_of_the_host():
+    from brickprof.kernels import _scalars
+
+    _scalars.warm(0)
+    gather = _scalars.Gather(0)
+    values = [torch.tensor(float(number) / 3, device="cuda") for number in range(9)]
+    values[4].fill_(torch.nan)
+    page = torch.zeros(2 * _scalars.ROOM, dtype=torch.int64, pin_memory=True)
+    page[:9] = torch.tensor([each.data_ptr() for each in values])
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        gather(page, 9)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    found = page[_scalars.ROOM :].view(torch.float64)
+    assert torch.equal(found[:9].isnan().nonzero().flatten(), torch.tensor([4]))
+    assert [float(found[place]) for place in range(9) if place != 4] == [float(each) for each in values if each == each]
+    assert not found[9:].any()
 
 
 def test_adamw_is_within_eight_units_of_the_last_place_of_torch():

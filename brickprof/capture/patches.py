@@ -227,14 +227,14 @@ def _patch_clipping() -> None:
             _norm_type = norm_type
             catch = hub.sessions and not hub.listening and norm_type == 2.0
             if catch:
-                _caught.each = None
-                torch._foreach_norm = _catch
+                _caught.each = ()
+                torch.stack = _catch
             try:
                 return original(parameters, max_norm, norm_type, *args, **kwargs)
             finally:
                 _norm_type = 2.0
                 if catch:
-                    torch._foreach_norm = _foreach_norm
+                    torch.stack = _stack
                     _caught.each = None
 
         return call
@@ -249,25 +249,26 @@ def _patch_clipping() -> None:
 
 
 class _Caught(threading.local):
-    """The norms that the clip under way in this thread has computed, one for each gradient."""
+    """The norms that the clip under way in this thread has computed, one for each gradient; None outside of it."""
 
     each: Any = None
 
 
 _caught = _Caught()
-_foreach_norm = torch._foreach_norm
+_stack = torch.stack
 
 
 def _catch(*args: Any, **kwargs: Any) -> Any:
-    """What torch's clipping calls for its norms, for as long as it runs."""
-    norms = _foreach_norm(*args, **kwargs)
-    _caught.each = norms if _caught.each is None else ()  # of several types or devices: none
-    return norms
+    """Where torch's clipping puts its norms together, for as long as it runs. Other threads pass through."""
+    together = _stack(*args, **kwargs)
+    if _caught.each is not None:
+        _caught.each = together
+    return together
 
 
 def _norms(total: Any) -> Norms | None:
     each = _caught.each
-    return Norms(total, each) if each and type(total) is torch.Tensor and type(each[0]) is torch.Tensor else None
+    return Norms(total, each) if type(each) is torch.Tensor and type(total) is torch.Tensor else None
 
 
 def _as_list(parameters: Any) -> list[Any]:

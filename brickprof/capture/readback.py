@@ -116,6 +116,8 @@ class Readback:
         self._held_at: Any = None
         self._held_on: Any = None
         """The stream that they were made in: its number, and itself."""
+        self._unmarked: list[tuple[torch.Tensor, torch.Tensor, Done, int]] = []
+        self._unmarked_on: Any = None
         self.holding = True
         self.gather: Callable[[torch.Tensor], Gather | None] | None = None
         """Gives what fetches from the device of a tensor, where there is such."""
@@ -157,8 +159,20 @@ class Readback:
         return page
 
     def written(self, page: Page, stream: Any, done: Done) -> None:
-        """The device was told to fill ``page``, in ``stream``: hands it to ``done`` when that has happened."""
-        self._waiting.append((self.lane.mark(stream), page.buffer, page.values, done, now()))
+        """The device was told to fill ``page``, in ``stream``: hands it to ``done`` when that has happened. One mark
+        stands for several pages."""
+        if self._unmarked and stream != self._unmarked_on:
+            self._mark()
+        self._unmarked_on = stream
+        self._unmarked.append((page.buffer, page.values, done, now()))
+        if len(self._unmarked) >= _ENOUGH:
+            self._mark()
+
+    def _mark(self) -> None:
+        """Marks the place in the stream behind which the pages so far are written."""
+        unmarked, self._unmarked = self._unmarked, []
+        mark = self.lane.mark(self._unmarked_on)
+        self._waiting.extend((mark, *each) for each in unmarked)
 
     def unused(self, page: Page) -> None:
         """Nobody was told to fill ``page``."""
@@ -170,8 +184,10 @@ class Readback:
         Where it does not stay, that is seen when the next one lies in its place, or it was written to: what was held
         then is dropped, and numbers are copied at once from there on.
         """
-        able = self.gather is not None and self.holding and value.dtype is torch.float32 and value.numel() == 1
-        if not able or self.gather is None or self.gather(value) is None:
+        if not self.holding or self.gather is None or value.dtype is not torch.float32 or value.numel() != 1:
+            self.scalar(value, done)
+            return
+        if not self._held and self.gather(value) is None:
             self.scalar(value, done)
             return
         place = self.lane.number(value)
@@ -257,6 +273,8 @@ class Readback:
         """Marks the place in the stream behind which the single numbers so far have arrived."""
         if self._held:
             self._fetch()
+        if self._unmarked:
+            self._mark()
         if not self._scalars:
             return
         scalars, self._scalars = self._scalars, []
@@ -277,7 +295,7 @@ class Readback:
 
     @property
     def busy(self) -> bool:
-        return bool(self._waiting or self._scalars or self._held)
+        return bool(self._waiting or self._scalars or self._held or self._unmarked)
 
     def late(self, stamp: int) -> bool:
         """Whether the device has yet to do what it was given before ``stamp``."""
@@ -295,7 +313,9 @@ class Readback:
         """Delivers what has arrived, in order."""
         if self._waiting and self.lane.recording():
             return
-        while self._waiting and self._waiting[0][0].query():
+        passed = None
+        while self._waiting and (self._waiting[0][0] is passed or self._waiting[0][0].query()):
+            passed = self._waiting[0][0]
             self._deliver()
 
     def drain(self, seconds: float) -> None:

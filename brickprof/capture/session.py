@@ -56,6 +56,7 @@ _RECALLED = 16
 _BRISK_NS = 50_000_000
 """Steps shorter than this are brisk: only sampled ones are traced."""
 _PUBLISH_NS = 100_000_000
+_READ_BACK_NS = 250_000_000
 _RESCAN_STEPS = (1, 2, 10, 100, 1000)
 _counter = time.perf_counter_ns
 
@@ -135,7 +136,7 @@ class Session:
         self._total_spent = 0
         self._ways: dict[str, int] = {}
         self._step_started = self._born = _counter()
-        self._publish_at = 0
+        self._publish_at = self._read_back_at = 0
         self.halting = False
         self.by_hand = ByHand(self.book, self.steps)
         self._escalations: dict[bool, tuple[int, int]] = {}
@@ -507,8 +508,9 @@ class Session:
     def _read_back(self, stamp: int) -> None:
         """Fetches what came from a device: after a step that is looked at, else some steps' numbers together."""
         readback = self.readback
-        if not (readback.ripe or (readback.busy and (self.looking or stamp >= self._publish_at))):
+        if not (readback.ripe or (readback.busy and (self.looking or stamp >= self._read_back_at))):
             return
+        self._read_back_at = stamp + _READ_BACK_NS
         try:
             readback.send()
             readback.poll()

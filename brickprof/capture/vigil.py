@@ -54,7 +54,8 @@ class Norms(NamedTuple):
     """What a clip has computed."""
 
     total: torch.Tensor
-    each: Sequence[torch.Tensor]
+    each: torch.Tensor
+    """One after another, in the order of the gradients where these are of one type and device."""
 
 
 class Names:
@@ -71,6 +72,8 @@ class _Known(NamedTuple):
 
     purpose: str
     tensors: int
+    alike: bool
+    """Whether all are of one type."""
     names: Names
 
 
@@ -122,7 +125,7 @@ class Vigil:
         """Looks at the gradients of ``parameters``, if it is time and they lie on a device."""
         step = self._session.step
         known = self._known.get((id(parameters[0]), len(parameters))) if norms is not None else None
-        held = known is not None and step % max(self._stride, TABLE_EVERY) != 0
+        held = known is not None and known.alike and step % max(self._stride, TABLE_EVERY) != 0
         if (step % self._stride and not held) or not parameters or not parameters[0].is_cuda or hands_off():
             return
         if self._last != step:
@@ -142,18 +145,15 @@ class Vigil:
         """Norms that a clip has computed: enough to tell later whether, and where, something was not finite."""
         session = self._session
         having = parameters
-        if len(norms.each) < len(parameters):
+        if norms.each.numel() < len(parameters):
             having = [parameter for parameter in parameters if parameter.grad is not None]
         session.readback.keep(norms.total, partial(self._known_norm, session.step, having, norms.each))
 
-    def _known_norm(
-        self, step: int, having: Sequence[torch.Tensor], each: Sequence[torch.Tensor], total: float
-    ) -> None:
+    def _known_norm(self, step: int, having: Sequence[torch.Tensor], each: torch.Tensor, total: float) -> None:
         if math.isfinite(total):
             self._normal(step, total)
         elif not hands_off():
-            together = torch.stack(list(each)).double()
-            self._session.readback.read(together, lambda host: self._broken(step, having, host.tolist()))
+            self._session.readback.read(each.double(), lambda host: self._broken(step, having, host.tolist()))
 
     def _read(self, parameters: Sequence[torch.Tensor]) -> str:
         """Sends for the statistics of the gradients; the purpose, or nothing where the kernel does not read them."""
@@ -173,7 +173,7 @@ class Vigil:
             return ""
         if len(self._known) > _MOST_GROUPS:
             self._known.clear()
-        self._known[key] = known = _Known(purpose, len(values), Names())
+        self._known[key] = known = _Known(purpose, len(values), table.places is None, Names())
         step, order, names = self._session.step, table.in_order, known.names
         self._session.readback.read(table.values, lambda host: self._arrived(step, having, names, order(host.numpy())))
         return purpose
