@@ -1,7 +1,7 @@
-"""Single numbers that lie here and there on a device, into memory of the host: one launch and no copy.
+"""Small tensors that lie here and there on a device, into memory of the host: one launch and no copy.
 
-Enters: a page of pinned memory whose first words are addresses of float32 numbers. Leaves: the numbers behind them, as
-float64, when the device gets there; nobody waits.
+Enters: a page of pinned memory that begins with requests: where float32 numbers lie, how many, and where in the page
+they are to go. Leaves: the numbers there, when the device gets to it; nobody waits.
 """
 
 from __future__ import annotations
@@ -16,30 +16,35 @@ from torch import Tensor
 from brickprof.operators.launch import Bound, kernel
 
 ROOM = 64
-"""Numbers that a page has room for; a page has twice as many words of 64 bits."""
+"""Requests that a page has room for: addresses, then counts, then places, each in words of 64 bits. The numbers follow.
+A request of no numbers is none."""
+_BLOCK = 256
 
 
 @kernel("scalars")
-@triton.jit(do_not_specialize=["count"])
-def _gather(page, count, ROOM: tl.constexpr):
-    lane = tl.arange(0, ROOM)
-    inside = lane < count
-    address = tl.load(page + lane, mask=inside, other=0)
-    value = tl.load(address.to(tl.pointer_type(tl.float32)), mask=inside, other=0.0)
-    tl.store((page + ROOM).to(tl.pointer_type(tl.float64)) + lane, value.to(tl.float64), mask=inside)
+@triton.jit
+def _gather(page, ROOM: tl.constexpr, BLOCK: tl.constexpr):
+    request = tl.program_id(0)
+    address, count = tl.load(page + request), tl.load(page + ROOM + request)
+    source = address.to(tl.pointer_type(tl.float32))
+    out = (page + 3 * ROOM).to(tl.pointer_type(tl.float32)) + tl.load(page + 2 * ROOM + request)
+    for first in tl.range(0, count, BLOCK):
+        lane = first + tl.arange(0, BLOCK)
+        inside = lane < count
+        tl.store(out + lane, tl.load(source + lane, mask=inside, other=0.0), mask=inside)
 
 
 class Gather:
     """The launch on one device, settled but for the page. Made by the thread that will use it."""
 
     def __init__(self, device: int) -> None:
-        anchor = torch.empty(2 * ROOM, dtype=torch.int64, device=f"cuda:{device}")
-        self._bound: Bound = _gather.unheard().bind((1,), page=anchor, count=0, ROOM=ROOM, num_warps=1)
+        anchor = torch.zeros(3 * ROOM, dtype=torch.int64, device=f"cuda:{device}")
+        self._bound: Bound = _gather.unheard().bind((ROOM,), page=anchor, ROOM=ROOM, BLOCK=_BLOCK, num_warps=1)
         self._bound.launch()
 
-    def __call__(self, page: Tensor, count: int) -> None:
-        """Fetches the first ``count`` numbers whose addresses stand in ``page``."""
-        self._bound.launch(page=page, count=count)
+    def __call__(self, page: Tensor) -> None:
+        """Fetches what ``page`` asks for."""
+        self._bound.launch(page=page)
 
 
 def warm(device: int) -> None:
@@ -48,4 +53,4 @@ def warm(device: int) -> None:
 
     page: Any = MockTensor.wrap_dtype(torch.int64)
     with torch.cuda.device(device):
-        _gather.function.run(grid=(1,), warmup=True, page=page, count=0, ROOM=ROOM, num_warps=1)
+        _gather.function.run(grid=(1,), warmup=True, page=page, ROOM=ROOM, BLOCK=_BLOCK, num_warps=1)

@@ -25,9 +25,9 @@ from brickprof.capture.book import Entry, owned
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
-from brickprof.capture.survey import Look, Row, Whose, row, sheet, survey, whose
+from brickprof.capture.survey import Look, Row, Whose, row, sheet, sheet_of_norms, survey, whose
 from brickprof.capture.tensors import on_host
-from brickprof.capture.vigil import Names, Norms, Vigil
+from brickprof.capture.vigil import ROWS_EVERY, Names, Norms, Vigil
 from brickprof.clock import now
 from brickprof.records import ROLES
 
@@ -36,8 +36,6 @@ _MOST_NAMED = 32
 _HISTORY = 64
 _JUMP = 50.0
 _RECKON = 8
-_ROWS_EVERY = 4
-"""On a device: all gradients' statistics are there in every step, and written in every fourth."""
 _SHEET = 64
 """Tensors from which on a sheet is worth more than its rows."""
 _counter = time.perf_counter_ns
@@ -86,7 +84,7 @@ class GradientsProbe(Probe):
         self._usual = math.inf
         self._missing: list[int] = []
         self._unscaled = -1
-        self._vigil = Vigil(session, self._kept, self._normal, self._broken)
+        self._vigil = Vigil(session, self._kept, self._normal, self._normed, self._broken)
         session.vigil = self._watch
 
     def step_begin(self, step: int) -> None:
@@ -152,6 +150,20 @@ class GradientsProbe(Probe):
         self.session.pulse.norm = size
         self._alarm(size, [], step)
 
+    def _normed(self, step: int, parameters: Sequence[torch.Tensor], names: Names, norms: Any) -> None:
+        """The norms of a step's gradients have arrived: rows of them, unless some are not finite, which is told."""
+        if step % (ROWS_EVERY * self.session.cadence.floor) == 0 and math.isfinite(norms.sum()):
+            of, look = self._whose(parameters, names), Look(now(), step, 0, _GRAD, None)
+            if len(of.entries) == len(norms):
+                self.session.journal.sheet(sheet_of_norms(norms, of, look))
+
+    def _whose(self, parameters: Sequence[torch.Tensor], names: Names) -> Whose:
+        if names.found is None:
+            entry = self.session.book.entry
+            names.found = whose([entry(each) for each in parameters])
+        found: Whose = names.found
+        return found
+
     def _broken(self, step: int, parameters: Sequence[torch.Tensor], norms: list[float]) -> None:
         """The norm of all gradients of a step was not finite, and these are the norms of each."""
         numbers = [self.session.book.entry(each).number for each in parameters]
@@ -174,15 +186,12 @@ class GradientsProbe(Probe):
         broken = table[:, :2].any()
         if not broken:
             self._normal(step, math.sqrt(sizes @ sizes))
-            if step % (_ROWS_EVERY * self.session.cadence.floor):
+            if step % (ROWS_EVERY * self.session.cadence.floor):
                 return
-        if names.found is None:
-            entry = self.session.book.entry
-            names.found = whose([entry(each) for each in parameters])
-        moment = _Moment("step", step, 0, None, [])
-        self._write_table(moment, names.found, table, at_once=broken)
+        moment, of = _Moment("step", step, 0, None, []), self._whose(parameters, names)
+        self._write_table(moment, of, table, at_once=broken)
         if broken:
-            self._record_rows(moment, names.found.entries, [row(of) for of in table.tolist()])
+            self._record_rows(moment, of.entries, [row(each) for each in table.tolist()])
 
     # -- the look
 
@@ -238,7 +247,7 @@ class GradientsProbe(Probe):
     def _judge_rows(self, moment: _Moment, entries: list[Entry], table: Any) -> None:
         """The gradients of a device, as our kernel has counted and summed them."""
         rows = [row(of) for of in table.tolist()]
-        if moment.step % (_ROWS_EVERY * self.session.cadence.floor) == 0:
+        if moment.step % (ROWS_EVERY * self.session.cadence.floor) == 0:
             self._write_table(moment, whose(entries), table)
         self._record_rows(moment, entries, rows)
         if moment.scale is None and all(each.finite for each in rows):

@@ -171,25 +171,29 @@ def test_statistics_again_go_straight_into_memory_of_the_host():
     assert not made.again([odd, *tensors[1:]], page, addresses)
 
 
-def test_single_numbers_are_gathered_into_memory_of_the_host():
+def test_small_tensors_are_gathered_into_memory_of_the_host():
     from brickprof.kernels import _scalars
 
     _scalars.warm(0)
     gather = _scalars.Gather(0)
-    values = [torch.tensor(float(number) / 3, device="cuda") for number in range(9)]
+    values = [torch.tensor([float(number) / 3], device="cuda") for number in range(9)]
     values[4].fill_(torch.nan)
-    page = torch.zeros(2 * _scalars.ROOM, dtype=torch.int64, pin_memory=True)
-    page[:9] = torch.tensor([each.data_ptr() for each in values])
+    values.append(torch.randn(700, device="cuda"))
+    page = torch.zeros(3 * _scalars.ROOM + 1024, dtype=torch.int64, pin_memory=True)
+    place = 0
+    for number, each in enumerate(values):
+        for column, word in enumerate((each.data_ptr(), each.numel(), place)):
+            page[column * _scalars.ROOM + number] = word
+        place += each.numel()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        gather(page, 9)
+        gather(page)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
-    found = page[_scalars.ROOM :].view(torch.float64)
-    assert torch.equal(found[:9].isnan().nonzero().flatten(), torch.tensor([4]))
-    assert [float(found[place]) for place in range(9) if place != 4] == [float(each) for each in values if each == each]
-    assert not found[9:].any()
+    found = page[3 * _scalars.ROOM :].view(torch.float32)
+    assert same_bits(found[:place], torch.cat(values).cpu())
+    assert not found[place:].any()
 
 
 def test_adamw_is_within_eight_units_of_the_last_place_of_torch():

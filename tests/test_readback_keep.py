@@ -19,11 +19,12 @@ class Device:
     def __init__(self) -> None:
         self.fetched: list[int] = []
 
-    def __call__(self, page: torch.Tensor, count: int) -> None:
-        self.fetched.append(count)
-        for place in range(count):
-            value = ctypes.c_float.from_address(int(page[place])).value
-            page.numpy()[64:].view("float64")[place] = value
+    def __call__(self, page: torch.Tensor) -> None:
+        words, out = page.numpy(), page.numpy()[3 * 64 :].view("float32")
+        asked = [(int(words[i]), int(words[64 + i]), int(words[128 + i])) for i in range(64) if words[64 + i]]
+        self.fetched.append(len(asked))
+        for address, count, place in asked:
+            out[place : place + count] = (ctypes.c_float * count).from_address(address)
 
 
 @pytest.fixture
@@ -46,6 +47,21 @@ def test_numbers_are_fetched_together_and_each_goes_to_whoever_asked(made):
     readback.poll()
     assert device.fetched == [16] and readback.lane.marks == 1
     assert seen == [(number, 0.5 + number) for number in range(16)] and not readback.busy
+
+
+def test_rows_of_numbers_and_single_ones_share_a_page(made):
+    readback, device = made
+    seen: list[object] = []
+    readback.keep(torch.tensor(7.0), seen.append)
+    readback.keep_all(torch.arange(300.0), lambda values: seen.append(values.tolist()))
+    readback.keep(torch.tensor(8.0), seen.append)
+    readback.keep_all(torch.arange(12.0).view(3, 4).t()[0], lambda values: seen.append(values.tolist()))  # not in a row
+    readback.send()
+    readback.poll()
+    assert device.fetched == [3]
+    assert seen == [7.0, [float(number) for number in range(300)], 8.0, [0.0, 4.0, 8.0]] or seen == [
+        [0.0, 4.0, 8.0], 7.0, [float(number) for number in range(300)], 8.0,
+    ]  # fmt: skip
 
 
 def test_what_is_not_a_single_float32_is_copied_at_once(made):

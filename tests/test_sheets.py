@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brickprof.capture.survey import Look, row, sheet, whose
+from brickprof.capture.survey import Look, row, sheet, sheet_of_norms, whose
 from brickprof.journal import SAMPLES, Journal, Sheet, read_table, schema
 from brickprof.journal.frames import MOST_ROWS
 from brickprof.records import ROLES
@@ -22,7 +23,8 @@ ROWS = st.lists(st.tuples(COUNTS, COUNTS, SIZES, SIZES, st.floats(-1e30, 1e30), 
 
 
 def entries(count):
-    return [SimpleNamespace(brick=3 + place % 2, number=1 + place) for place in range(count)]
+    tensor = SimpleNamespace(numel=lambda: 64)
+    return [SimpleNamespace(brick=3 + place % 2, number=1 + place, tensor=lambda: tensor) for place in range(count)]
 
 
 def by_rows(journal, table, look):
@@ -64,6 +66,40 @@ def test_the_table_may_be_written_over(tmp_path):
     table[:] = 9
     journal.close()
     assert read_table(tmp_path / SAMPLES, schema("samples"))[0]["mean"].to_pylist() == [1.0] * 3
+
+
+def test_norms_alone_say_nothing_of_the_rest(tmp_path):
+    journal, of = Journal(tmp_path), whose(entries(3))
+    journal.sheet(sheet(np.array([[0.0, 0, 1, 1, 1, 0, 9, 64]] * 3), of, Look(1, 4, 0, GRAD, None)))
+    journal.sheet(sheet_of_norms(np.array([1.5, 0.0, 2.5], np.float32), of, Look(2, 8, 0, GRAD, None)))
+    journal.close()
+    found = read_table(tmp_path / SAMPLES, schema("samples"))[0].to_pylist()
+    assert [row["absmax"] for row in found] == [1.0] * 3 + [None] * 3 == [row["mean"] for row in found]
+    late = found[3:]
+    assert [row["l2"] for row in late] == [1.5, 0.0, 2.5] and [row["numel"] for row in late] == [64] * 3
+    assert all((row["nan"], row["inf"], row["zero_fraction"], row["step"]) == (0, 0, None, 8) for row in late)
+
+
+def test_sheets_wait_for_others_and_broken_ones_do_not(tmp_path):
+    journal, of = Journal(tmp_path, flush_seconds=0.01), whose(entries(3))
+    journal._sheets_wait = 3600.0
+    file = tmp_path / SAMPLES
+
+    def steps():
+        return sorted(set(read_table(file, schema("samples"))[0]["step"].to_pylist())) if file.exists() else []
+
+    for step in range(5):
+        journal.sheet(sheet(np.ones((3, 8)), of, Look(1, step, 0, GRAD, None)))
+    time.sleep(0.4)
+    assert steps() == []
+    journal.sheet(sheet(np.ones((3, 8)), of, Look(1, 5, 0, GRAD, None)), at_once=True)
+    until = time.monotonic() + 10
+    while len(steps()) < 6 and time.monotonic() < until:
+        time.sleep(0.02)
+    assert steps() == list(range(6)) and len(list(journal._samples.frames())) == 1
+    journal.sheet(sheet(np.ones((3, 8)), of, Look(1, 6, 0, GRAD, None)))
+    journal.close()
+    assert steps() == list(range(7)) and journal.written_ns > 0
 
 
 def test_many_tensors_are_several_frames(tmp_path):

@@ -83,8 +83,8 @@ def parameters(count=3):
     return made
 
 
-def vigil(over, arrived, normal=lambda *_: None, broken=lambda *_: None):
-    return Vigil(over, arrived, normal, broken)
+def vigil(over, arrived, normal=lambda *_: None, broken=lambda *_: None, normed=lambda *_: None):
+    return Vigil(over, arrived, normal, normed, broken)
 
 
 def kept(over, given, steps, arrived=None):
@@ -188,9 +188,11 @@ def test_names_are_kept_for_as_long_as_the_look_is_the_same():
 def clipped(over, given, steps, break_at=(), every=1):
     """Steps whose clip has computed norms; what was normal, what was broken, and what tables came."""
     normal, broken, tables = [], [], []
+    over.rows = []
     watch = vigil(
         over, lambda step, *_: tables.append(step), lambda *told: normal.append(told),
         lambda step, having, norms: broken.append((step, list(map(id, having)), norms)),
+        lambda step, having, names, norms: over.rows.append((step, len(having), norms.tolist())),
     )  # fmt: skip
     for step in range(steps):
         over.step = step
@@ -215,6 +217,23 @@ def test_norms_of_a_clip_tell_what_the_tables_between_do_not():
     step, whose, norms = broken[0]
     assert step == 7 and whose == list(map(id, given))
     assert [norm == norm for norm in norms] == [True, False, True]
+
+
+def test_where_tables_are_dear_every_fourth_step_has_rows_of_norms(monkeypatch):
+    ticking(monkeypatch, lambda look: 400_000)
+    over, given = settled(), parameters()
+    over.cadence.typical_ns = 26e6
+    watch, normal, _, tables = clipped(over, given, 200)
+    assert watch.stride == 8 and tables[-4:] == [168, 176, 184, 192]
+    assert [step for step, *_ in over.rows][-3:] == [180, 188, 196] and over.rows[-1][1:] == (3, [2.0] * 3)
+    assert {step for step, _ in normal} | set(tables) == set(range(200))
+
+
+def test_at_light_norms_are_not_held():
+    over, given = settled(), parameters()
+    over.settings.level = "light"
+    _, normal, _, tables = clipped(over, given, 6)
+    assert not normal and tables
 
 
 def test_norms_belong_to_the_parameters_that_had_a_gradient_then():

@@ -26,6 +26,11 @@ class Backlog:
     def quickest(self, piece: str) -> float:
         return self._quickest.get(piece, 0.0)
 
+    def usual(self, piece: str) -> float:
+        """What it takes while the device keeps up; at least what it took at its quickest."""
+        free = self._free.get(piece, ())
+        return median(free) if len(free) >= _ENOUGH else self.quickest(piece)
+
     def cost(self, piece: str, took: float, *, behind: bool, steady: bool = False) -> float:
         """Of the time that ``piece`` took, the part that is ours. One that is ``steady`` does the same every time: its
         quickest tells what it costs; another is compared with what it took while nothing was in its way."""

@@ -80,8 +80,8 @@ class Fused:
         except (TypeError, RuntimeError, NotImplementedError):  # sparse, or without memory of its own
             return False
 
-    def gather(self, device: int) -> Callable[[torch.Tensor, int], None] | None:
-        """What fetches single numbers from ``device``; None until it is compiled, and where it cannot be."""
+    def gather(self, device: int) -> Callable[[torch.Tensor], None] | None:
+        """What fetches small tensors from ``device``; None until it is compiled, and where it cannot be."""
         found = self._gathers.get(device)
         if found is None and device not in self._gathers:
             self._gathers[device] = None

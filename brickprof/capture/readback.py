@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -22,8 +23,8 @@ from brickprof.capture.tensors import on_host
 from brickprof.clock import now
 
 Done = Callable[[torch.Tensor], None]
-Gather = Callable[[torch.Tensor, int], None]
-"""Has a device fetch so many numbers whose addresses stand in a page; see ``brickprof.kernels._scalars``."""
+Gather = Callable[[torch.Tensor], None]
+"""Has a device fetch what a page asks for; see ``brickprof.kernels._scalars``."""
 _MOST_CUT = 1024
 _LONGEST = 256
 _LONGEST_OF_ALL = 2048
@@ -31,6 +32,7 @@ _LONGEST_OF_ALL = 2048
 _SLOTS = 64
 _ENOUGH = 8
 _ENOUGH_HELD = 16
+_REQUESTS = 3 * _SLOTS
 _LITTLE = 4096
 """Larger results are full statistics; smaller ones a norm or a sum per tensor."""
 
@@ -111,8 +113,8 @@ class Readback:
         self._cut: dict[tuple[int, int, int], Page] = {}
         """By address and shape: pages, cut once and used again."""
         self._words: dict[int, Any] = {}
-        self._held: dict[int, tuple[torch.Tensor, int, Callable[[float], None], int]] = {}
-        """By address: numbers that were left where they are, and their versions."""
+        self._held: dict[int, tuple[torch.Tensor, int, int, Callable[[Any], None], int]] = {}
+        """By address: what was left where it is, how many numbers, its version, who asked, and when."""
         self._held_at: Any = None
         self._held_on: Any = None
         """The stream that they were made in: its number, and itself."""
@@ -184,34 +186,40 @@ class Readback:
         Where it does not stay, that is seen when the next one lies in its place, or it was written to: what was held
         then is dropped, and numbers are copied at once from there on.
         """
-        if not self.holding or self.gather is None or value.dtype is not torch.float32 or value.numel() != 1:
+        if not self._holds(value) or value.numel() != 1 or not self._hold(value.detach(), 1, done):
             self.scalar(value, done)
-            return
-        if not self._held and self.gather(value) is None:
-            self.scalar(value, done)
-            return
+
+    def keep_all(self, values: torch.Tensor, done: Callable[[Any], None]) -> None:
+        """The same of a row of numbers, which ``done`` gets as an array."""
+        if not self._holds(values) or not values.is_contiguous() or not self._hold(values, values.numel(), done):
+            self.read(values, lambda host: done(host.numpy()))
+
+    def _holds(self, value: torch.Tensor) -> bool:
+        if not self.holding or self.gather is None or value.dtype is not torch.float32:
+            return False
         place = self.lane.number(value)
         if self._held and (len(self._held) == _SLOTS or place != self._held_at):
             self._fetch()
         if not self._held:
+            if self.gather(value) is None:
+                return False
             self._held_at, self._held_on = place, self.lane.stream(value)
-        held = value.detach()
-        at = held.data_ptr()
-        if at in self._held:
-            self._dismiss(at)
-            self.scalar(value, done)
-            return
-        self._held[at] = (held, held._version, done, now())
+        return True
 
-    def _dismiss(self, at: int) -> None:
-        self.holding = False
-        del self._held[at]
-        self.dropped += 1
+    def _hold(self, value: torch.Tensor, count: int, done: Callable[[Any], None]) -> bool:
+        at = value.data_ptr()
+        if at in self._held:
+            self.holding = False
+            del self._held[at]
+            self.dropped += 1
+            return False
+        self._held[at] = (value, count, value._version, done, now())
+        return True
 
     def _fetch(self) -> None:
         """Has the device bring what is held."""
         held, self._held = self._held, {}
-        for at, (value, version, _, _) in list(held.items()):
+        for at, (value, _, version, _, _) in list(held.items()):
             if value._version != version:
                 del held[at]
                 self.holding = False
@@ -223,20 +231,26 @@ class Readback:
         if gather is None:  # it was there when they were held
             self.dropped += len(held)
             return
-        page = self._buffer(2 * _SLOTS, torch.int64)
+        counts = [each[1] for each in held.values()]
+        page = self._buffer(_REQUESTS + (sum(counts) + 1) // 2, torch.int64)
         words = self._words.setdefault(page.data_ptr(), page.numpy())
+        places = [0, *accumulate(counts)]
         words[: len(held)] = list(held)
+        words[_SLOTS : 2 * _SLOTS] = 0
+        words[_SLOTS : _SLOTS + len(held)] = counts
+        words[2 * _SLOTS : 2 * _SLOTS + len(held)] = places[:-1]
         if self.lane.number(first) == self._held_at:
-            gather(page, len(held))
+            gather(page)
         else:  # elsewhere than they were made
             with self.lane.on(self._held_on):
-                gather(page, len(held))
-        asked = [(done, taken) for _, _, done, taken in held.values()]
+                gather(page)
+        asked = [each[3:] for each in held.values()]
 
         def arrived(_host: torch.Tensor) -> None:
-            for number, (done, taken) in zip(words[_SLOTS:].view("float64").tolist(), asked, strict=False):
+            numbers = words[_REQUESTS:].view("float32")
+            for (done, taken), at, count in zip(asked, places, counts, strict=False):
                 self._date(taken)
-                done(number)
+                done(float(numbers[at]) if count == 1 else numbers[at : at + count].copy())
 
         self._waiting.append((self.lane.mark(self._held_on), page, page, arrived, 0))
 

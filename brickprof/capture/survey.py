@@ -126,23 +126,35 @@ def row(of: Sequence[float]) -> Row:
 
 
 class Whose(NamedTuple):
-    """The tensors of a table, row by row, and the numbers of their bricks and themselves as arrays."""
+    """The tensors of a table, row by row; the numbers of their bricks and themselves, and their sizes, as arrays."""
 
     entries: list[Entry]
     bricks: Any
     tensors: Any
+    numels: Any
 
 
 def whose(entries: list[Entry]) -> Whose:
     import numpy as np
 
-    return Whose(entries, *(np.array([getattr(e, name) for e in entries], np.int32) for name in ("brick", "number")))
+    bricks, numbers = (np.array([getattr(e, name) for e in entries], np.int32) for name in ("brick", "number"))
+    alive = (entry.tensor() for entry in entries)
+    return Whose(entries, bricks, numbers, np.array([0 if each is None else each.numel() for each in alive], np.int64))
 
 
 def sheet(table: Any, of: Whose, look: Look) -> Sheet:
     """Our kernel's table as a sheet of the journal: the same as a ``row`` for each of its rows."""
     # A copy: the memory of the table is used again.
     return Sheet(look.time_ns, look.step, look.micro, look.role, look.scale, of.bricks, of.tensors, table.copy())
+
+
+def sheet_of_norms(norms: Any, of: Whose, look: Look) -> Sheet:
+    """The norms of finite tensors, an array, as a sheet."""
+    import numpy as np
+
+    table = np.zeros((len(norms), 8))
+    table[:, 3], table[:, 7] = norms, of.numels
+    return Sheet(look.time_ns, look.step, look.micro, look.role, look.scale, of.bricks, of.tensors, table, True)
 
 
 def _joined(parts: list[torch.Tensor], along: int) -> torch.Tensor:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _SHARE = {"light": 0.15, "standard": 0.75, "deep": 1.0}
 """Of the budget; the rest is for all other looks."""
+_SHARE_BESIDE_NORMS = 0.3
 _LONGEST = 64
 _RECKON = 16
 _USUAL = 1.25
@@ -43,8 +44,8 @@ _USUAL = 1.25
 _MOST_GROUPS = 4
 _PLAIN = {torch.Tensor}
 _COLUMNS = 8
-TABLE_EVERY = 4
-"""Steps from one table to the next, where norms tell the rest."""
+ROWS_EVERY = 4
+"""Steps from one row of every gradient to the next: of a table, or where norms tell the rest, at least of those."""
 _FREE = 2.0
 """A look that took less than so many times the quickest was not held up."""
 _counter = time.perf_counter_ns
@@ -78,7 +79,7 @@ class _Known(NamedTuple):
 
 
 Arrived = Callable[[int, Sequence[torch.Tensor], Names, Any], None]
-"""The step, the parameters that had a gradient, what is known of them, their statistics."""
+"""The step, the parameters that had a gradient, what is known of them, their statistics, or their norms."""
 Normal = Callable[[int, float], None]
 """The step, and the norm of all its gradients, which is finite."""
 Broken = Callable[[int, Sequence[torch.Tensor], list[float]], None]
@@ -91,8 +92,11 @@ def _within(parameters: Sequence[torch.Tensor], seen: frozenset[int]) -> bool:
 
 
 class Vigil:
-    def __init__(self, session: Session, arrived: Arrived, normal: Normal, broken: Broken) -> None:
+    def __init__(self, session: Session, arrived: Arrived, normal: Normal, normed: Arrived, broken: Broken) -> None:
         self._session = session
+        self._normed = normed
+        self._by_norms = False
+        """Whether norms of a clip stand in for some of the tables."""
         self._arrived = arrived
         self._normal = normal
         self._broken = broken
@@ -124,8 +128,10 @@ class Vigil:
     def take(self, parameters: Sequence[torch.Tensor], norms: Norms | None = None) -> None:
         """Looks at the gradients of ``parameters``, if it is time and they lie on a device."""
         step = self._session.step
-        known = self._known.get((id(parameters[0]), len(parameters))) if norms is not None else None
-        held = known is not None and known.alike and step % max(self._stride, TABLE_EVERY) != 0
+        if self._session.settings.level == "light":
+            norms = None
+        known = self._known.get((id(parameters[0]), len(parameters))) if norms is not None and parameters else None
+        held = known is not None and known.alike and step % max(self._stride, ROWS_EVERY) != 0
         if (step % self._stride and not held) or not parameters or not parameters[0].is_cuda or hands_off():
             return
         if self._last != step:
@@ -133,7 +139,8 @@ class Vigil:
         elif any(_within(parameters, seen) for seen in self._covered):
             return  # clipping came before the update
         if held and known is not None and norms is not None:
-            self._hold(parameters, norms)
+            self._by_norms = True
+            self._hold(parameters, norms, known.names)
             self._covered.append(self._groups[known.purpose])
             return
         start = _counter()
@@ -141,13 +148,16 @@ class Vigil:
             self._covered.append(self._groups[purpose])
             self._learn(purpose, _counter() - start)
 
-    def _hold(self, parameters: Sequence[torch.Tensor], norms: Norms) -> None:
+    def _hold(self, parameters: Sequence[torch.Tensor], norms: Norms, names: Names) -> None:
         """Norms that a clip has computed: enough to tell later whether, and where, something was not finite."""
         session = self._session
         having = parameters
         if norms.each.numel() < len(parameters):
             having = [parameter for parameter in parameters if parameter.grad is not None]
-        session.readback.keep(norms.total, partial(self._known_norm, session.step, having, norms.each))
+        step, readback = session.step, session.readback
+        readback.keep(norms.total, partial(self._known_norm, step, having, norms.each))
+        if step % ROWS_EVERY == 0:
+            readback.keep_all(norms.each, partial(self._normed, step, having, names))
 
     def _known_norm(self, step: int, having: Sequence[torch.Tensor], each: torch.Tensor, total: float) -> None:
         if math.isfinite(total):
@@ -215,9 +225,12 @@ class Vigil:
         if self._turns % _RECKON:
             return
         device = sum(map(session.fused.device_ns, self._groups))
-        host = _USUAL * sum(map(session.backlog.quickest, self._groups))
-        cadence = session.cadence
-        room = _SHARE[session.settings.level] * cadence.budget * max(cadence.typical_ns, 1.0)
+        cadence, share = session.cadence, _SHARE[session.settings.level]
+        if self._by_norms:
+            host, share = sum(map(session.backlog.usual, self._groups)), min(share, _SHARE_BESIDE_NORMS)
+        else:
+            host = _USUAL * sum(map(session.backlog.quickest, self._groups))
+        room = share * cadence.budget * max(cadence.typical_ns, 1.0)
         self._stride = 1
         while self._stride < _LONGEST and max(host, device) > self._stride * room:
             self._stride *= 2

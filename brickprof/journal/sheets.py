@@ -14,6 +14,7 @@ from typing import Any
 
 _SAME = frozenset(("time_ns", "step", "micro", "role", "scale"))
 """What all samples of a look have in common."""
+_UNKNOWN = frozenset(("absmax", "mean", "zero_fraction"))
 _TABLE = ("nan", "inf", "absmax", "l2", "mean", "zero_fraction", "", "numel")
 
 
@@ -30,6 +31,12 @@ class Sheet:
     table: Any
     """Of float64, a row a tensor, as the kernel of ``brickprof.kernels.statistics`` makes it: nan, inf, absmax, l2,
     mean, zero_fraction, a checksum that is not kept, numel. Sizes are of what is finite."""
+    norms_only: bool = False
+    """Whether nothing is known but nan, inf, l2 and numel."""
+
+    def alike(self, other: Sheet) -> bool:
+        """Whether both know the same columns."""
+        return (self.scale is None) is (other.scale is None) and self.norms_only is other.norms_only
 
     def __len__(self) -> int:
         return len(self.tensors)
@@ -45,10 +52,10 @@ class Sheet:
 
 
 def together(sheets: Iterable[Sheet], most: int) -> Iterator[list[Sheet]]:
-    """Sheets that may stand in one frame of up to ``most`` rows; those with a scale and those without are apart."""
+    """Sheets that may stand in one frame of up to ``most`` rows: those that are alike."""
     part: list[Sheet] = []
     for sheet in (cut for whole in sheets for cut in whole.parts(most)):
-        if part and (sum(map(len, part)) + len(sheet) > most or (sheet.scale is None) is not (part[0].scale is None)):
+        if part and (sum(map(len, part)) + len(sheet) > most or not sheet.alike(part[0])):
             yield part
             part = []
         part.append(sheet)
@@ -73,6 +80,8 @@ def columns(sheets: Sequence[Sheet], fields: Any, nothing: Callable[[Any], Any])
         "tensor": np.concatenate([sheet.tensors for sheet in sheets]),
         **{name: table[:, place] for place, name in enumerate(_TABLE) if name},
     }
+    if sheets[0].norms_only:
+        own = {name: values for name, values in own.items() if name not in _UNKNOWN}
     found = []
     for name, kind, dtype in _kinds(fields):
         if name in own:
