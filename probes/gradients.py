@@ -85,7 +85,7 @@ class GradientsProbe(Probe):
         self._missing: list[int] = []
         self._unscaled = -1
         self._vigil = Vigil(session, self._kept, self._normal, self._normed, self._broken)
-        session.vigil = self._watch
+        session.vigil, session.idle = self._watch, self._vigil.idle
 
     def step_begin(self, step: int) -> None:
         self._seen.clear()

@@ -72,8 +72,9 @@ class LossProbe(Probe):
                 session.emit("loss_broken", loss)
         self._scaled = None
 
-    def _keep(self, loss: torch.Tensor) -> bool:
-        """The loss of a step that nobody looks at: one unremarkable number, kept and no more.
+    def _keep(self, loss: torch.Tensor, taken: int = 0) -> bool:
+        """The loss of a step that nobody looks at: one unremarkable number, kept and no more. ``taken`` is when that
+        was, if it has passed already.
 
         Short on purpose: in a step of milliseconds this code is in no cache, and each line of it costs.
         """
@@ -85,7 +86,7 @@ class LossProbe(Probe):
                 return False
             self._zeroed = hub.zeroed
             read = session.readback.scalar if self._may_change or static_outputs() else session.readback.keep
-            read(loss, partial(self._arrived, session.step, session.steps.backwards - 1, now()))
+            read(loss, partial(self._arrived, session.step, session.steps.backwards - 1, taken or now()))
             return True
         if host_hands_off():
             return False

@@ -70,7 +70,7 @@ def session(level="standard", typical=30e6):
     readback = SimpleNamespace(read=lambda tensor, done: done(tensor), late=lambda stamp: False)
     paid: list[int] = []
     return SimpleNamespace(
-        step=0, paid=paid, correct=paid.append, backlog=Backlog(), fused=Fused(), readback=readback,
+        step=0, replaying=False, paid=paid, correct=paid.append, backlog=Backlog(), fused=Fused(), readback=readback,
         settings=SimpleNamespace(level=level),
         cadence=SimpleNamespace(budget=0.01, typical_ns=typical),
     )  # fmt: skip

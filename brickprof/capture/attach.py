@@ -154,6 +154,8 @@ class brick(contextlib.ContextDecorator):
     def __enter__(self) -> brick:
         opened: list[tuple[Session, int]] = []
         hub = sys.modules.get("brickprof.capture.hub")
+        if hub is not None and hub.stretch is not None:
+            hub.settle()
         for session in hub.sessions if hub is not None else ():
             with contextlib.suppress(Exception):
                 number = session.journal.brick(Brick(self._kind, self._name))

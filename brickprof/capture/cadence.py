@@ -158,6 +158,10 @@ class Cadence:
                 self._quiet += 1
         return step < self._quiet
 
+    def ahead(self, step: int, most: int) -> int:
+        """In how many steps behind ``step`` nothing is looked at; up to ``most``."""
+        return min(self._quiet - step - 1, most) if self.quiet(step + 1) else 0
+
     def _looked(self, step: int) -> bool:
         return bool(
             not step % self.least

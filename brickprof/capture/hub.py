@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from brickprof.capture.session import Session
+from brickprof.capture.stretch import Stretch
 
 Factory = Callable[[], Session | None]
 
@@ -35,6 +36,8 @@ every_batch = False
 """Whether batches are looked at in steps that nobody looks at else: where steps are slow, for a while."""
 keeps_graph = False
 """Whether the backward that is looked at leaves its graph, and so its activations, to whoever still holds it."""
+stretch: Stretch | None = None
+"""Steps that nobody looks at, under way: their signals are noted and not sent."""
 _factory: Factory | None = None
 _making = False
 _lock = threading.Lock()
@@ -51,8 +54,9 @@ def set_factory(factory: Factory | None) -> None:
 
 
 def add(session: Session) -> None:
+    settle()
     sessions.append(session)
-    session.turned = listen
+    session.turned, session.settle = listen, settle
     early, _early[:] = list(_early), []
     for kind, fields in early:
         session.fact(kind, fields, always=True)
@@ -60,6 +64,7 @@ def add(session: Session) -> None:
 
 
 def remove(session: Session) -> None:
+    settle()
     with contextlib.suppress(ValueError):
         sessions.remove(session)
     listen()
@@ -85,8 +90,43 @@ def training() -> None:
             _making = False
 
 
+def settle() -> None:
+    """Ends the stretch under way, if any: the session learns what has passed before anything else happens."""
+    global stretch
+    ended = stretch
+    if ended is None or not ended.own:
+        return
+    stretch = None
+    try:
+        ended.over()
+    except Exception as error:
+        for session in tuple(sessions):
+            _failed(session, error)
+
+
+def noted(signal: str, *args: Any) -> bool:
+    """Whether ``signal`` is one that the stretch under way has waited for. Where not, ``settle`` has to follow before
+    anything else is done about it; all that sends something does that."""
+    if stretch is None:
+        return False
+    try:
+        return bool(getattr(stretch, signal)(*args))
+    except Exception:
+        return False
+
+
+def stretch_out(optimizer: Any) -> None:
+    """A step has passed that nobody looked at: do the next ones as well?"""
+    global stretch
+    if len(sessions) == 1 and not listening and stretch is None:
+        with contextlib.suppress(Exception):
+            stretch = sessions[0].stretches.offer(optimizer)
+
+
 def send(signal: str, *args: Any) -> None:
     """Calls ``signal`` on every session; nothing ever comes back out of here."""
+    if stretch is not None:
+        settle()
     for session in tuple(sessions):
         start = _counter()
         try:
@@ -98,6 +138,8 @@ def send(signal: str, *args: Any) -> None:
 
 def pass_backward(losses: list[Any], upstream: Any) -> Session | None:
     """A backward in a step that nobody looks at: the session, if that is all it had to know."""
+    if stretch is not None:
+        settle()
     if len(sessions) != 1:
         return None
     session = sessions[0]
@@ -110,6 +152,8 @@ def pass_backward(losses: list[Any], upstream: Any) -> Session | None:
 
 def passes(signal: str, *args: Any) -> bool:
     """A signal that moves the step, in one that nobody looks at: whether that was all the session had to know."""
+    if stretch is not None:
+        settle()
     if listening or len(sessions) != 1:
         return False
     session = sessions[0]
@@ -123,10 +167,13 @@ def passes(signal: str, *args: Any) -> bool:
 def keep_vigil(parameters: Any, *, clipping: bool = False, norms: Any = None) -> None:
     """Gradients of ``parameters``, a list or an optimizer, are about to be clipped or applied: those of a device are
     judged in every step, looked at or not."""
+    if stretch is not None:
+        settle()
     for session in sessions:
         if session.vigil is not None and not (session.on.guard or session.on.full):
             start = _counter()
             try:
+                session.pattern += ("c" if norms is not None else "x") if clipping else ""
                 session.vigil(parameters, clipping=clipping, norms=norms)
             except Exception as error:
                 _failed(session, error)
@@ -160,6 +207,8 @@ def emit(signal: str, *args: Any) -> None:
 
 def tell(signal: str, *args: Any) -> None:
     """For rare signals: straight to the probes that want them, also in steps that nobody looks at."""
+    if stretch is not None:
+        settle()
     for session in tuple(sessions):
         start = _counter()
         session.dispatch.emit(signal, *args)
@@ -173,6 +222,8 @@ def wanted() -> bool:
 
 def fact(kind: str, fields: dict[str, Any]) -> None:
     """Writes a rare fact; one from before the first sign of training waits for the session."""
+    if stretch is not None:
+        settle()
     if not sessions and _factory is not None and len(_early) < _MOST_EARLY:
         _early.append((kind, fields))
     for session in tuple(sessions):
@@ -192,7 +243,8 @@ def remember(factory: Factory) -> None:
 
 
 def _after_fork() -> None:
-    global _lock, _making
+    global _lock, _making, stretch
+    stretch = None
     sessions.clear()
     _early.clear()
     listen()

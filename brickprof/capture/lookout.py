@@ -201,6 +201,11 @@ class Lookout:
 
     # -- when
 
+    @property
+    def watching(self) -> bool:
+        """Whether there are blocks that it may look at."""
+        return bool(self._posts)
+
     def enter(self, step: int, *, forward_done: bool = False) -> None:
         """A step begins, before its forward or behind it."""
         if not self._posts:

@@ -89,6 +89,17 @@ def _patch_autograd() -> None:
         def call(*args: Any, **kwargs: Any) -> Any:
             if _compiling():
                 return original(*args, **kwargs)
+            stretch = hub.stretch
+            if stretch is not None:
+                if stretch.inside:
+                    return original(*args, **kwargs)
+                if hub.noted("backward", args, kwargs):
+                    stretch.inside = True
+                    try:
+                        return original(*args, **kwargs)
+                    finally:
+                        stretch.inside = False
+                hub.settle()
             losses = _losses(args, kwargs)
             upstream = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
             hub.training()
@@ -169,6 +180,10 @@ def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
     # Where nobody looks, the end says enough. An optimizer that computes gradients itself is another matter.
     if _compiling():
         return
+    if hub.stretch is not None:
+        if len(_args) <= 1 and not _kwargs and hub.noted("begins", stepping):
+            return
+        hub.settle()
     if hub.listening or len(_args) > 1 or _kwargs:
         hub.send("optimizer_begin", stepping)
     if torch.cuda.is_initialized():
@@ -178,7 +193,11 @@ def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
 def _optimizer_end(stepping: Any, _args: Any, _kwargs: Any) -> None:
     if not _compiling():
         hub.updated[id(stepping)] = hub.zeroed
-        if not hub.passes("pass_update", stepping):
+        if hub.noted("updated", stepping):
+            return
+        if hub.passes("pass_update", stepping):
+            hub.stretch_out(stepping)
+        else:
             hub.send("optimizer_end", stepping)
 
 
@@ -192,8 +211,10 @@ def _patch_clipping() -> None:
         def call(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
             if _compiling():
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
-            parameters = _as_list(parameters)
-            hub.keep_vigil(parameters, clipping=True, norms=_norms(total_norm))
+            parameters, norms = _as_list(parameters), _norms(total_norm)
+            if hub.noted("clipped", parameters, norms):
+                return original(parameters, max_norm, total_norm, *args, **kwargs)
+            hub.keep_vigil(parameters, clipping=True, norms=norms)
             if not hub.listening:
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
             hub.emit("clip_begin", parameters, total_norm)
@@ -342,6 +363,8 @@ def _patch_loader() -> None:
     def fetch(original: Any) -> Any:
         def call(self: Any) -> Any:
             if not hub.sessions:
+                return original(self)
+            if not hub.every_batch and hub.noted("fetched"):
                 return original(self)
             if not hub.passes("pass_fetch"):
                 hub.send("fetch_begin", self)

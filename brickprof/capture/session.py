@@ -37,6 +37,7 @@ from brickprof.capture.fused import Fused
 from brickprof.capture.models import Model
 from brickprof.capture.readback import Readback
 from brickprof.capture.steps import StepClock
+from brickprof.capture.stretch import Stretches
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.trace import PHASE, Trace
 from brickprof.clock import OFFSET, now
@@ -58,15 +59,20 @@ _BRISK_NS = 50_000_000
 _PUBLISH_NS = 100_000_000
 _READ_BACK_NS = 250_000_000
 _RESCAN_STEPS = (1, 2, 10, 100, 1000)
+_LONG_PATTERN = 8
 _counter = time.perf_counter_ns
 
 
-def _unwilling(_loss: torch.Tensor) -> bool:
+def _unwilling(_loss: torch.Tensor, _taken: int = 0) -> bool:
     return False
 
 
 def _nobody() -> None:
     """No hub to tell."""
+
+
+def _not_one(_step: int, _most: int, *, clips: bool) -> int:
+    return 0
 
 
 class Session:
@@ -94,12 +100,21 @@ class Session:
         """Whether steps begin with a batch: then nothing else has to watch for their beginning."""
         self.tracing = True
         """Whether bricks are opened and closed in this step: the sampled ones, and all that last."""
-        self.keep_loss: Callable[[torch.Tensor], bool] = _unwilling
+        self.keep_loss: Callable[..., bool] = _unwilling
         """How the loss of a step that nobody looks at is kept; False when it deserves a look."""
         self.expecting = False
         """Whether a probe wants to be told of the next backward, also in a step that nobody looks at."""
         self.vigil: Callable[..., None] | None = None
         """Looks at an optimizer's gradients also in a step that nobody looks at, where that costs next to nothing."""
+        self.idle: Callable[..., int] = _not_one
+        """How many steps from now on nobody looks at any gradient."""
+        self.settle: Callable[[], None] = _nobody
+        """Called before the end, and before an exception is told: what was only noted is to be dealt with first."""
+        self.pattern = ""
+        """What this step has had so far, in steps that nobody looks at: a letter for each signal."""
+        self.replaying = False
+        """Whether a stretch is worked off: what it tells has passed, and cannot be looked at any more."""
+        self.stretches = Stretches(self)
         self.lookout: Lookout | None = None
         """The same for the outputs of blocks."""
         self.backlog = Backlog()
@@ -263,7 +278,7 @@ class Session:
     def fetch_begin(self, loader: Any) -> None:
         if self.steps.updated:
             self.by_fetch = True
-            if self.looking or not self._pass_on():
+            if self.looking or not self.pass_on():
                 self.steps.fetched()
                 self._turn()
         if self.looking:
@@ -328,6 +343,7 @@ class Session:
             steps.backwards -= 1
             return False
         steps.total_backwards += 1
+        self.pattern += "b"
         self._trained = self.step + 1
         self.backward_depth = 1
         if self.lookout is not None:
@@ -364,25 +380,41 @@ class Session:
         if self.looking or not self.by_fetch:
             return False
         start = _counter()
-        if self.steps.updated and not self._pass_on():
-            return False
+        if self.steps.updated:
+            if not self.pass_on():
+                return False
+        elif len(self.pattern) < _LONG_PATTERN:
+            self.pattern += "f"
         self._spent += _counter() - start
         return True
+
+    def loss_passed(self, loss: torch.Tensor, taken: int) -> None:
+        """A backward was made, ``taken`` being when, in a step that nobody looked at."""
+        self.steps.backwards += 1
+        self.steps.total_backwards += 1
+        self.pattern += "b"
+        self._trained = self.step + 1
+        if not self.keep_loss(loss, taken):
+            self.readback.dropped += 1
 
     def pass_update(self, optimizer: Any) -> bool:
         """An update in a step that nobody looks at, one of its own."""
         start = _counter()
-        number, steps = self.book.optimizer(optimizer), self.steps
-        if self.looking or not steps.lone(number):
+        number = self.book.optimizer(optimizer)
+        if self.looking or not self.steps.lone(number):
             return False
+        self.update_passed(number, optimizer)
+        self._spent += _counter() - start
+        return True
+
+    def update_passed(self, number: int, optimizer: Any) -> None:
+        self.pattern += "u"
         self.in_optimizer = False
         self.updates[number] = self.updates.get(number, 0) + 1
         self.gradients_used = True
         if self._rate_leapt(number, optimizer):
             self.emit("rate_leapt", optimizer)
-        steps.optimizer_stepped(number)
-        self._spent += _counter() - start
-        return True
+        self.steps.optimizer_stepped(number)
 
     def optimizer_end(self, optimizer: Any) -> None:
         self.in_optimizer = False
@@ -431,18 +463,22 @@ class Session:
             self.emit("step_begin", self.step)
             self.turned()
 
-    def _pass_on(self) -> bool:
-        """From a step that nobody looks at to the next such step: the least that has to be done."""
+    def pass_on(self, passed: int = 0, *, last: bool = True) -> bool:
+        """From a step that nobody looks at to the next such step: the least that has to be done. ``passed`` is when
+        that was, if it has happened already; then the last of several does for all what once is enough for."""
         cadence, steps = self.cadence, self.steps
-        if not cadence.quiet(steps.number + 1):
+        if not passed and not cadence.quiet(steps.number + 1):
             return False
-        stamp = _counter()
+        stamp = passed or _counter()
         wall, self._step_started = stamp - self._step_started, stamp
         spent, self._spent = self._spent, 0
         self._total_spent += spent
         cadence.idled(wall, spent)
         steps.advance()
         self.step = self.trace.step = steps.number
+        self.pattern = "f"
+        if not last:
+            return True
         if self.lookout is not None:
             self.lookout.enter(self.step)
         self._read_back(stamp)
@@ -465,6 +501,7 @@ class Session:
 
     def _enter(self, step: int) -> None:
         self.step = self.trace.step = step
+        self.pattern = ""
         on = self.on = self.cadence.begin(step)
         if step in _RESCAN_STEPS or step % 1000 == 0:
             self._guarded("models", self.census.rescan)
@@ -590,6 +627,7 @@ class Session:
 
     def exception(self, fields: dict[str, Any], error: BaseException) -> None:
         """Journals the exception that ended the training, with the brick it came out of."""
+        self.settle()
         passed = models.passed_through(self.models, error)
         brick = self.journal.brick(Brick(Kind.BLOCK, *passed)) if passed is not None else self.trace.innermost()
         if brick:
@@ -600,6 +638,7 @@ class Session:
         """Flushes what is left. The training is over, or goes on without us."""
         if self.closed:
             return
+        self.settle()
         self.closed = True
         if self.lookout is not None:
             self.lookout.blind()

@@ -57,6 +57,10 @@ class StepClock:
         """Whether its update begins no step and is not its second in this one."""
         return not self._due and optimizer not in self._stepped
 
+    def only(self, optimizer: int) -> bool:
+        """Whether it made this step's one update, which ends the step, as it did the step before."""
+        return self._due and self._stepped == {optimizer} == self._expected
+
     def optimizer_stepped(self, optimizer: int) -> None:
         self.updates_by_optimizer = True
         if optimizer not in self._stepped:  # a scaler's step and the optimizer's own are one update

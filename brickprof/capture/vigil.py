@@ -116,6 +116,12 @@ class Vigil:
         """Gradients are looked at in every step that this divides."""
         return self._stride
 
+    def idle(self, step: int, most: int, *, clips: bool) -> int:
+        """How many of the steps behind ``step`` are without a table, and so without anything that has to be done at
+        once; up to ``most``."""
+        every = max(self._stride, ROWS_EVERY) if clips and self._by_norms else self._stride
+        return min(most, every - 1 - step % every)
+
     def wants(self, optimizer: Any) -> bool:
         """Whether the gradients that ``optimizer`` is about to apply are to be looked at; told by the ends of it."""
         step, groups = self._session.step, optimizer.param_groups
@@ -143,6 +149,8 @@ class Vigil:
             self._hold(parameters, norms, known.names)
             self._covered.append(self._groups[known.purpose])
             return
+        if self._session.replaying:
+            return  # these gradients are gone
         start = _counter()
         if purpose := self._read(parameters):
             self._covered.append(self._groups[purpose])

@@ -1,0 +1,180 @@
+"""A stretch of steps in which nothing is looked at: what happens is noted, and dealt with when it is over.
+
+Enters: the signals of a training that repeats itself: a batch, a backward, perhaps a clip, an update. Leaves: the same
+signals, told to the session one after another once the stretch is over, with the times they had.
+
+In a training whose host is busy all the time, code that runs a few times a step is in no cache, and every line of it
+takes ten times as long as it should. Here a signal is a comparison and an append; the session works a stretch of steps
+off in one go, and finds itself warm. Whatever is not exactly what the step before did ends the stretch at once, before
+anybody deals with it: an evaluation, a second backward, a loss scaler, an exception, the end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from brickprof.capture.surroundings import hands_off, static_outputs
+from brickprof.capture.tensors import on_host
+from brickprof.clock import now
+
+if TYPE_CHECKING:
+    from brickprof.capture.session import Session
+    from brickprof.capture.vigil import Norms
+
+MOST_STEPS = 8
+MOST_NS = 250_000_000
+"""No stretch lasts longer: whoever waits for a sign of life gets one."""
+_LEAP = 2.0
+_LONGEST = 4096
+_NOTED_NS = 10_000
+"""What the signals of a step take that are only noted."""
+_UPDATED, _FETCHED, _BACKWARD, _CLIPPED = range(4)
+_counter = time.perf_counter_ns
+_thread = threading.get_ident
+
+
+class Passed(NamedTuple):
+    """One step of a stretch, as far as it got."""
+
+    fetched: int
+    loss: torch.Tensor | None = None
+    loss_at: int = 0
+    clipped: Any = None
+    norms: Norms | None = None
+    updated: bool = False
+
+
+class Stretch:
+    """What was noted so far. Every method says whether the signal was one that it waits for."""
+
+    __slots__ = ("_at", "_clips", "_left", "_optimizer", "_passed", "_rate", "_session", "_thread", "_until", "inside")
+
+    def __init__(self, session: Session, optimizer: Any, steps: int, *, clips: bool) -> None:
+        self._session = session
+        self._optimizer = optimizer
+        self._clips = clips
+        self._left = steps
+        self._until = _counter() + MOST_NS
+        self._thread = _thread()
+        self._at = _UPDATED
+        self._passed: list[list[Any]] = []
+        self._rate = _rate(optimizer)
+        self.inside = False
+        """Whether a backward is under way: one inside it is part of it."""
+
+    @property
+    def own(self) -> bool:
+        """Whether this is the thread that it is noted by."""
+        return _thread() == self._thread
+
+    def fetched(self) -> bool:
+        at = _counter()
+        if self._at != _UPDATED or not self._left or at > self._until or _thread() != self._thread:
+            return False
+        self._left -= 1
+        self._at = _FETCHED
+        self._passed.append([at])
+        return True
+
+    def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        loss = args[0] if args else None
+        if self._at != _FETCHED or type(loss) is not torch.Tensor or _thread() != self._thread:
+            return False
+        for given in (*args[1:], *kwargs.values()):  # a graph that is kept, a gradient that is given
+            if given is not None and given is not False:
+                return False
+        if on_host(loss) or loss.numel() != 1 or hands_off():
+            return False
+        self._at = _BACKWARD
+        self._passed[-1] += (loss.detach(), now())
+        return True
+
+    def clipped(self, parameters: list[Any], norms: Norms | None) -> bool:
+        if self._at != _BACKWARD or norms is None or not self._clips:
+            return False
+        self._at = _CLIPPED
+        self._passed[-1] += (parameters, norms)
+        return True
+
+    def begins(self, optimizer: Any) -> bool:
+        """An update is about to be made."""
+        return optimizer is self._optimizer and self._at == (_CLIPPED if self._clips else _BACKWARD)
+
+    def updated(self, optimizer: Any) -> bool:
+        if not self.begins(optimizer):
+            return False
+        rate = _rate(optimizer)
+        if rate is not self._rate and not (type(rate) is type(self._rate) is float and rate <= _LEAP * self._rate):
+            return False  # a leap of the rate is worth a look
+        self._rate = rate
+        self._at = _UPDATED
+        if not self._clips:
+            self._passed[-1] += (None, None)
+        self._passed[-1].append(True)
+        return True
+
+    def over(self) -> None:
+        """Tells the session what has passed."""
+        self._session.stretches.over(self._optimizer, [Passed(*step) for step in self._passed])
+
+
+class Stretches:
+    """When a stretch may begin, and what the session learns when it is over."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._from = self._waited = 0
+        """The step from which on a stretch is tried again, and how long it was waited for that."""
+
+    def offer(self, optimizer: Any) -> Stretch | None:
+        """``optimizer`` has made the update of a step that nobody looked at: the steps that follow, if they are likely
+        to be like it and nobody looks at them either."""
+        session = self._session
+        if session.pattern not in ("fbcu", "fbu") or session.world_size > 1 or session.step < self._from:
+            return None
+        if session.expecting or session.census.due or (session.lookout is not None and session.lookout.watching):
+            return None
+        if not session.readback.holding or static_outputs():
+            return None  # losses that cannot be left where they are
+        number, cadence = session.book.optimizer(optimizer), session.cadence
+        if not session.steps.only(number) or 2 * cadence.typical_ns > MOST_NS:
+            return None
+        clips = "c" in session.pattern
+        steps = session.idle(session.step, cadence.ahead(session.step, MOST_STEPS), clips=clips)
+        return Stretch(session, optimizer, steps, clips=clips) if steps > 1 else None
+
+    def over(self, optimizer: Any, steps: Sequence[Passed]) -> None:
+        """A stretch is over: all that is done in a step that nobody looks at, for each of its steps."""
+        session, start = self._session, _counter()
+        session.replaying = True
+        try:
+            self._replay(optimizer, steps)
+        finally:
+            session.replaying = False
+        # One that was begun in vain: the next is tried later and later.
+        self._waited = 0 if len(steps) > 1 else min(2 * self._waited + 64, _LONGEST)
+        self._from = session.step + self._waited
+        session.correct(_counter() - start + _NOTED_NS * len(steps))
+
+    def _replay(self, optimizer: Any, steps: Sequence[Passed]) -> None:
+        session = self._session
+        number = session.book.optimizer(optimizer)
+        for place, step in enumerate(steps):
+            session.pass_on(step.fetched, last=place + 1 == len(steps))
+            if step.loss is not None:
+                session.loss_passed(step.loss, step.loss_at)
+            if step.norms is not None and session.vigil is not None:
+                session.pattern += "c"
+                session.vigil(step.clipped, clipping=True, norms=step.norms)
+            if step.updated:
+                session.update_passed(number, optimizer)
+
+
+def _rate(optimizer: Any) -> Any:
+    groups = optimizer.param_groups
+    return groups[0].get("lr") if groups else None

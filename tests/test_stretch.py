@@ -1,0 +1,234 @@
+"""Stretches of steps that nobody looks at: what is noted and dealt with later is what is dealt with at once."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import brickprof
+from brickprof.capture import hub
+from brickprof.capture.stretch import Stretches
+from brickprof.run import Run
+from tests.late import pretend
+
+STEPS = 500
+
+
+def loader(count=STEPS):
+    torch.manual_seed(1)
+    return DataLoader(TensorDataset(torch.randn(count, 4)), batch_size=1)
+
+
+class Training:
+    """A plain loop, with something unusual in some of its steps."""
+
+    def __init__(self, clip=True) -> None:
+        torch.manual_seed(0)
+        self.net = nn.Linear(4, 1)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
+        self.clip = clip
+
+    def loss(self, x):
+        return self.net(x).square().mean()
+
+    def step(self, x, number):
+        loss = self.loss(x)
+        self.optimizer.zero_grad()
+        loss.backward()
+        if self.clip:
+            nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        self.optimizer.step()
+        return loss
+
+    def run(self, batches):
+        for number, (x,) in enumerate(batches):
+            self.step(x, number)
+
+
+class Evaluates(Training):
+    def step(self, x, number):
+        super().step(x, number)
+        if number % 50 == 40:
+            with torch.no_grad():
+                for (y,) in loader(5):
+                    self.loss(y)
+
+
+class Accumulates(Training):
+    """Two backward passes in some steps."""
+
+    def step(self, x, number):
+        if number % 60 == 30:
+            self.loss(x).backward()
+        return super().step(x, number)
+
+
+class Skips(Training):
+    """Steps without an update."""
+
+    def step(self, x, number):
+        if number % 45 == 20:
+            self.loss(x).backward()
+            return None
+        return super().step(x, number)
+
+
+class Leaps(Training):
+    def step(self, x, number):
+        if number in (200, 203):
+            self.optimizer.param_groups[0]["lr"] *= 10
+        if number in (202, 210):
+            self.optimizer.param_groups[0]["lr"] /= 10
+        return super().step(x, number)
+
+
+class Keeps(Training):
+    """A graph that is differentiated twice."""
+
+    def step(self, x, number):
+        if number % 70 == 35:
+            loss = self.loss(x)
+            self.optimizer.zero_grad()
+            loss.backward(retain_graph=True)
+            loss.backward()
+            self.optimizer.step()
+            return loss
+        return super().step(x, number)
+
+
+class Bricks(Training):
+    def step(self, x, number):
+        if number % 80 == 44:
+            with brickprof.brick("mine"):
+                return super().step(x, number)
+        return super().step(x, number)
+
+
+class Epochs(Training):
+    def run(self, batches):
+        for epoch in range(10):
+            for number, (x,) in enumerate(loader(50)):
+                self.step(x, 50 * epoch + number)
+
+
+KINDS = [Training, Evaluates, Accumulates, Skips, Leaps, Keeps, Bricks, Epochs]
+
+
+@pytest.fixture
+def stretches(monkeypatch):
+    """The lengths of all stretches; losses come some steps later, as from a device."""
+    pretend(monkeypatch, 0.0)
+    lengths: list[int] = []
+    over = Stretches.over
+    monkeypatch.setattr(Stretches, "over", lambda self, o, steps: (lengths.append(len(steps)), over(self, o, steps)))
+    return lengths
+
+
+def recorded(folder, training, *, most):
+    """``most`` steps a stretch."""
+    with brickprof.attach(training.net, out=folder, overhead="0.01%") as watched:
+        watched._session.idle = lambda step, longest, *, clips: min(longest, most)
+        training.run(loader())
+        assert len(hub.sessions) == 1
+    assert hub.stretch is None
+    return Run.open(watched.folder)
+
+
+def told(run):
+    """What there is to know about steps that nobody looked at."""
+    found = [event for event in run.events.itertuples() if event.kind == "loss"]
+    losses = {(event.step, event.fields["micro"]): event.fields["value"] for event in found}
+    end = next(event.fields for event in run.events.itertuples() if event.kind == "exit")
+    return losses, end["steps"], end["updates"], end["dropped"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("clip", [True, False])
+def test_what_is_noted_is_what_would_have_been_told(tmp_path, stretches, kind, clip):
+    plain = recorded(tmp_path / "plain", kind(clip), most=0)
+    assert not stretches
+    run = recorded(tmp_path / "stretched", kind(clip), most=6)
+    assert sum(stretches) > 200 and max(stretches) == 6
+    losses, *counts = told(plain)
+    stretched, *others = told(run)
+    assert stretched.keys() == losses.keys() and counts == others
+    assert all(stretched[at] == losses[at] for at in losses)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_training_is_the_same(tmp_path, stretches, kind):
+    alone, watched = kind(), kind()
+    alone.run(loader())
+    recorded(tmp_path, watched, most=8)
+    assert stretches and torch.equal(alone.net.weight, watched.net.weight)
+
+
+def test_times_are_those_of_the_steps(tmp_path, stretches):
+    run = recorded(tmp_path, Training(), most=8)
+    losses = [event for event in run.events.itertuples() if event.kind == "loss"]
+    losses.sort(key=lambda event: event.step)
+    stamps = [event.time_ns for event in losses]
+    assert len(losses) > 400 and stamps == sorted(stamps) and len(set(stamps)) == len(stamps)
+
+
+def test_an_exception_in_a_stretch_is_told_in_its_own_step(tmp_path, stretches):
+    class Breaks(Training):
+        def step(self, x, number):
+            if number == 333:
+                raise ZeroDivisionError("here")
+            return super().step(x, number)
+
+    plain, noted = [], []
+    for most, seen in ((0, plain), (8, noted)):
+        training = Breaks()
+        with pytest.raises(ZeroDivisionError):
+            recorded(tmp_path / str(most), training, most=most)
+        run = Run.open(next((tmp_path / str(most)).iterdir()))
+        losses, *rest = told(run)
+        seen += [max(losses), losses, rest, [e.step for e in run.events.itertuples() if e.kind == "exception"]]
+    assert noted == plain and noted[0] == (332, 0)
+
+
+def test_a_loss_that_breaks_in_a_stretch_is_found_and_looked_at_from_there_on(tmp_path, stretches):
+    class Breaks(Training):
+        def loss(self, x):
+            return super().loss(x) * (math.nan if x[0, 0] == mark else 1.0)
+
+    mark = next(x for number, (x,) in enumerate(loader()) if number == 333)[0, 0]
+    run = recorded(tmp_path, Breaks(), most=8)
+    first = min(event.step for event in run.events.itertuples() if event.kind == "anomaly")
+    assert first == 333
+    assert any(event.kind == "anomaly" and event.step == 333 for event in run.events.itertuples())
+
+
+def test_one_that_is_begun_in_vain_again_and_again_is_tried_more_and_more_rarely(tmp_path, stretches):
+    class Scales(Training):
+        def step(self, x, number):
+            hub.tell("something")
+            return super().step(x, number)
+
+    recorded(tmp_path, Scales(), most=8)
+    assert 0 < len(stretches) < 12
+
+
+def test_a_fork_begins_without_one(tmp_path, stretches):
+    import os
+
+    seen = []
+
+    class Forks(Training):
+        def step(self, x, number):
+            super().step(x, number)
+            if number == 403:
+                seen.append(hub.stretch is not None)
+                child = os.fork()
+                if not child:
+                    os._exit(0 if hub.stretch is None else 1)
+                seen.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    recorded(tmp_path, Forks(), most=8)
+    assert seen == [True, 0]
