@@ -34,7 +34,7 @@ _LONGEST = {"facts": 64, "blocks": 64, "guard": 64, "spans": 256, "full": 1024}
 _LIGHT = frozenset({"facts", "guard"})
 _FIRST_STEPS = 3
 _EARLY = {"facts": 64, "blocks": 32, "guard": 32, "spans": _FIRST_STEPS, "full": 257}
-_EARLIEST = 64
+EARLIEST = 64
 _A_MOMENT_NS = 50_000_000
 _SETTLED_NS = 500_000_000
 _BRISK_NS = 10_000_000
@@ -122,7 +122,7 @@ class Cadence:
         """The switches of ``step``."""
         planned = step in self.planned
         attentive = step <= self.attentive_until
-        looked = step < _EARLIEST or self.due(step) or step <= self.deep_until or planned or attentive
+        looked = step < EARLIEST or self.due(step) or step <= self.deep_until or planned or attentive
         if step % self.least and not looked:
             return NOTHING
         switches, deep = self.switches, step <= self.deep_until or planned or self.level == "deep"
@@ -178,7 +178,7 @@ class Cadence:
     def renew(self, step: int) -> None:
         """Something new has joined the training: it is looked at as its beginning was."""
         self._quiet = 0
-        if step >= _EARLIEST and step - self._born >= 2 * max(_AGAIN) and self._renewals < _MOST_RENEWALS:
+        if step >= EARLIEST and step - self._born >= 2 * max(_AGAIN) and self._renewals < _MOST_RENEWALS:
             self._born, self._renewals = step, self._renewals + 1
 
     def escalate(self, until: int) -> None:
@@ -217,7 +217,7 @@ class Cadence:
         self._wall_ns = 0.99 * self._wall_ns + plain
         self._spent_ns = 0.99 * self._spent_ns + spent_ns
         self.overhead = self._spent_ns / self._wall_ns
-        if step >= _EARLIEST:
+        if step >= EARLIEST:
             self._settled = [self._settled[0] + plain, self._settled[1] + spent_ns]
         self._credit -= max(spent_ns - self.budget * plain, 0.0)
         self._reckon(step, plain, spent_ns)
@@ -264,7 +264,7 @@ class Cadence:
 
     def _reckon(self, step: int, plain: float, spent: float) -> None:
         """Compares what was spent with what was planned, over a stretch of steps that is long enough to tell."""
-        if step < _EARLIEST:
+        if step < EARLIEST:
             return
         walls, costs, count = self._reckoned
         self._reckoned = [walls + plain, costs + spent, count + 1]

@@ -29,7 +29,7 @@ from brickprof.capture.backlog import Backlog
 from brickprof.capture.book import Book, owned
 from brickprof.capture.budgets import Budgets, Declared, Strain
 from brickprof.capture.by_hand import ByHand
-from brickprof.capture.cadence import NOTHING, Cadence
+from brickprof.capture.cadence import EARLIEST, NOTHING, Cadence
 from brickprof.capture.census import Census
 from brickprof.capture.device_clock import DeviceClock
 from brickprof.capture.dispatch import Dispatch
@@ -150,7 +150,9 @@ class Session:
         self._spent = 0
         self._total_spent = 0
         self._ways: dict[str, int] = {}
-        self._step_started = self._born = _counter()
+        self._step_started = _counter()
+        self._settled_from = (self._step_started, 0)
+        """When the first steps were over, and what the thread that writes had used by then."""
         self._publish_at = self._read_back_at = 0
         self.halting = False
         self.by_hand = ByHand(self.book, self.steps)
@@ -503,6 +505,8 @@ class Session:
         self.step = self.trace.step = step
         self.pattern = ""
         on = self.on = self.cadence.begin(step)
+        if step <= EARLIEST:
+            self._settled_from = (self._step_started, self.journal.written_ns)
         if step in _RESCAN_STEPS or step % 1000 == 0:
             self._guarded("models", self.census.rescan)
         self.looking = on is not NOTHING
@@ -598,7 +602,8 @@ class Session:
         if settled is None:
             return {}
         first = self._total_spent + self._spent - settled[1]
-        writing = self.journal.written_ns / max(_counter() - self._born, 1)
+        since, before = self._settled_from
+        writing = (self.journal.written_ns - before) / max(_counter() - since, 1)
         return {"first_seconds": round(max(first, 0.0) / 1e9, 3), "settled_overhead": round(settled[0] + writing, 6)}
 
     def compiling(self, module: Any) -> None:

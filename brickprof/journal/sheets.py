@@ -52,9 +52,10 @@ class Sheet:
 
 
 def together(sheets: Iterable[Sheet], most: int) -> Iterator[list[Sheet]]:
-    """Sheets that may stand in one frame of up to ``most`` rows: those that are alike."""
+    """Sheets that may stand in one frame of up to ``most`` rows: those that are alike, in their order."""
     part: list[Sheet] = []
-    for sheet in (cut for whole in sheets for cut in whole.parts(most)):
+    by_kind = sorted(sheets, key=lambda sheet: (sheet.norms_only, sheet.scale is not None))
+    for sheet in (cut for whole in by_kind for cut in whole.parts(most)):
         if part and (sum(map(len, part)) + len(sheet) > most or not sheet.alike(part[0])):
             yield part
             part = []
