@@ -78,7 +78,7 @@ class Doctor:
     def read(self, run: Run) -> None:
         """A whole run: its columns at once, its records only where their order counts."""
         self.engine.story = Story.of(run)
-        for record in run.records(thinned=True):
+        for record in run.records(thinned=True, telling=self.engine.telling):
             self.engine.listen(record)
             self.timeline.feed(record)
 

@@ -37,9 +37,13 @@ _OF_RUN = {"id": str, "script": str, "steps": int, "ranks": int, "exit": dict, "
 
 def diagnosed(run: Run) -> Diagnosis:
     """What became of ``run``, on the terms it was started with: as it is stored beside it, or judged now."""
-    from brickprof.diagnosis.doctor import diagnose
+    known = stored(run)
+    if known is not None:
+        return known
+    run.read_ahead()
+    from brickprof.diagnosis.doctor import diagnose  # takes a while, in which the samples are on their way
 
-    return stored(run) or diagnose(run)
+    return diagnose(run)
 
 
 def stored(run: Run) -> Diagnosis | None:

@@ -16,7 +16,7 @@ from brickprof import plugins
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.terms import Terms
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, together
-from brickprof.records import Event, Record
+from brickprof.records import Event, Record, Sample
 from brickprof.rules import log_lacks, obligations
 from brickprof.rules.story import Story
 
@@ -41,7 +41,8 @@ class Rule(Protocol):
 class Listener(Protocol):
     """A rule that follows the records one by one, because their order is what it is about.
 
-    One that follows some kinds of records only says so in ``hears``: ``(Span,)``, or ``(Event, Sample)``.
+    One that follows some kinds of records only says so in ``hears``: ``(Span,)``, or ``(Event, Sample)``. One that would
+    say the same without samples that repeat that a tensor is finite (``run.thinning.telling``) has ``telling = True``.
     """
 
     contract: str
@@ -93,6 +94,12 @@ class Engine:
 
     def _hears(self, place: int, kind: type) -> bool:
         return issubclass(kind, getattr(self._rules[place], "hears", object))
+
+    @property
+    def telling(self) -> bool:
+        """Whether samples that say something new are all that anybody here listens to."""
+        listening = [self._rules[place] for place, _ in self._feeds if self._hears(place, Sample)]
+        return all(getattr(rule, "telling", False) for rule in listening)
 
     def results(self, run: Run | None = None) -> list[ContractResult]:
         """One result for each contract: several rules may watch one, each an obligation of it."""
@@ -153,7 +160,7 @@ def read(run: Run, terms: Terms | None = None) -> Engine:
     """An engine that has read a run that is over: its story at once, its records where their order counts."""
     engine = Engine(terms=terms)
     engine.story = Story.of(run)
-    for record in run.records(thinned=True):
+    for record in run.records(thinned=True, telling=engine.telling):
         engine.listen(record)
     return engine
 

@@ -57,6 +57,7 @@ class GradFlow:
     """The rule. A parameter costs memory only until its first gradient."""
 
     contract = CONTRACT
+    telling = True
 
     def __init__(self, contract: Contract | None = None) -> None:
         contract = contract or registry.find(CONTRACT)

@@ -34,7 +34,7 @@ class Stack:
 
     def sizes(self, grid: Grid, look: int) -> Floats:
         """The size per element of each layer's matrices at one look; NaN where nothing was measured."""
-        rms = grid.unscaled_l2[look] / np.sqrt(np.maximum(grid.numel[look], 1))
+        rms = grid.unscaled_l2[look] / np.sqrt(np.maximum(grid.row("numel", look), 1))
         with np.errstate(divide="ignore"):
             logs = np.log(rms)
         found = [_mean([logs[place] for place in layer]) for layer in self.places]

@@ -35,6 +35,7 @@ class Stability:
     """The rule. Memory is bounded: recent steps, the first sightings of each stage, and counts."""
 
     contract = CONTRACT
+    telling = True
 
     def __init__(self, contract: Contract | None = None) -> None:
         self._names = Names()

@@ -1,0 +1,493 @@
+"""A long file of frames, read while others work, and of its columns only those that somebody asks for.
+
+Enters: a ``.arrow`` file of which no column holds text. Leaves: its columns as numpy arrays; or nothing, where the file
+is damaged anywhere but in its tail: ``read_table`` reads those too, and says the same of every other one, only later.
+
+Every byte is checked here as well, many frames at a time: the checksum of a stretch of frames of one length follows
+from theirs, and the one call that makes it leaves other threads alone for milliseconds. Where the columns lie in a frame
+is told by the head of its message, which all frames of as many rows share: it is asked for once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import cache, cached_property
+from itertools import count
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from brickprof.journal import frames
+from brickprof.journal.damage import Damage
+from brickprof.journal.layout import shown
+
+_PIECE, _MARGIN = 2**24, 2**20
+_FEW = 16
+"""Frames of one length, below which their checksums are made one by one."""
+_PATIENCE = 0.0005
+"""Seconds until a thread that only wants to go on reading gets its turn."""
+
+
+class Place(NamedTuple):
+    """Where a column lies in a frame: its values, and the bits that say which there are."""
+
+    values: int
+    bits: int
+    missing: int
+
+
+class Layout(NamedTuple):
+    rows: int
+    places: dict[str, Place]
+
+
+class Stretch(NamedTuple):
+    """Frames of one layout and length, one behind the other."""
+
+    start: int
+    length: int
+    number: int
+    layout: Layout
+
+    @property
+    def rows(self) -> int:
+        return self.layout.rows * self.number
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length * self.number
+
+
+class Column(NamedTuple):
+    """Values, and which of them there are: None for all. No values at all where there is none."""
+
+    rows: int
+    values: Any
+    present: Any = None
+
+
+class Odd(Exception):
+    """Something about the file is not as it should be: the slow way knows what."""
+
+
+class Sweep:
+    """Reads from its making on, in a thread of its own, and in that of whoever asks what it found."""
+
+    def __init__(self, path: Path, name: str, wanted: Sequence[str], *, piece: int = _PIECE) -> None:
+        self.damage = Damage(shown(path))
+        self._name, self._wanted, self._size = name, tuple(wanted), piece
+        self._pieces: dict[int, _Piece] = {}
+        self._layouts: dict[bytes, Layout] = {}
+        self._stretches: list[Stretch] = []
+        self._columns: dict[str, Column] = {}
+        self._turn, self._lock = count(), Lock()
+        self._odd = self._over = False
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._bytes = os.fstat(self._file).st_size
+        self._patience = sys.getswitchinterval()
+        sys.setswitchinterval(min(self._patience, _PATIENCE))
+        self._thread = Thread(target=self._work, name="brickprof-sweep", daemon=True)
+        self._thread.start()
+
+    def __del__(self) -> None:
+        os.close(self._file)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the file could be read this way; known when all of it was, which is helped along."""
+        with self._lock:
+            if not self._over:
+                self._work()
+                self._thread.join()
+                sys.setswitchinterval(self._patience)
+                self._over = True
+                try:
+                    self._join()
+                except (Odd, OSError):
+                    self._odd = True
+                self._pieces.clear()
+        return not self._odd
+
+    @property
+    def rows(self) -> int:
+        return sum(stretch.rows for stretch in self._stretches)
+
+    def column(self, name: str) -> Column:
+        """One column of all rows; one that nobody wanted before is fetched."""
+        if name not in self._columns:
+            self._columns[name] = _joined([self._fetched(stretch, name) for stretch in self._stretches])
+        return self._columns[name]
+
+    def some(self, name: str, places: Any) -> Column:
+        """One column of some rows, which ascend; of few frames it fetches only these."""
+        import numpy as np
+
+        starts, _, rows = self._index
+        ends = np.cumsum(rows)
+        inside = np.searchsorted(ends, places, side="right")
+        if name in self._columns or len(np.unique(inside)) > _FEW:
+            column = self.column(name)
+        else:
+            chosen = np.unique(inside)
+            column = _joined([self._fetched(self._frame(int(starts[frame])), name) for frame in chosen])
+            places = places - (ends - rows)[inside] + (np.cumsum(rows[chosen]) - rows[chosen])[np.searchsorted(chosen, inside)]
+        values = None if column.values is None else column.values[places]
+        return Column(len(places), values, None if column.present is None else column.present[places])
+
+    def missing(self, name: str) -> int:
+        """How many rows have no value there."""
+        return sum(stretch.layout.places[name].missing * stretch.number for stretch in self._stretches)
+
+    def around(self, mask: Any) -> tuple[Any, Any]:
+        """The frames with rows that ``mask`` has, all their columns, as an Arrow table; and which of its rows these are."""
+        import numpy as np
+        import pyarrow as pa
+
+        kept, chosen = [], [mask[:0]]
+        starts, lengths, rows = self._index
+        begins = np.cumsum(rows) - rows
+        some = np.logical_or.reduceat(mask, begins) if len(rows) else mask
+        for place in np.flatnonzero(some).tolist():
+            kept.append(_taken(self._file, int(starts[place]), int(lengths[place])))
+            chosen.append(mask[begins[place] : begins[place] + rows[place]])
+        stream = b"".join([frames.schema_frame(self._name), *kept])
+        return pa.ipc.open_stream(stream).read_all().replace_schema_metadata(None), np.concatenate(chosen)
+
+    # -- reading
+
+    def _work(self) -> None:
+        try:
+            buffer = bytearray()
+            while not self._odd and (at := next(self._turn) * self._size) < self._bytes:
+                buffer = buffer or bytearray(min(self._size + _MARGIN, self._bytes))
+                self._pieces[at] = self._taken(at, buffer)
+        except Exception:  # of a file that may hold anything
+            self._odd = True
+
+    def _taken(self, at: int, buffer: bytearray) -> _Piece:
+        """The frames that begin in one piece."""
+        view = memoryview(buffer)[: min(len(buffer), self._bytes - at)]
+        _fill(self._file, view, at)
+        limit = min(self._size, self._bytes - at)
+        first = begin = _first(buffer, len(view), limit) if at else self._opened(buffer, len(view))
+        piece = _Piece(at + first, at + first, [], {name: [] for name in self._wanted})
+        while begin < limit:
+            heads = list(_heads(buffer, begin, len(view), limit))
+            if not heads:
+                if not self._alone(at + begin, piece):
+                    break  # the end of the file, or damage
+            else:
+                _check(buffer, view, begin, heads)
+                for stretch in self._laid_out(buffer, begin, heads):
+                    self._keep(buffer, stretch, at, piece)
+            begin = piece.last - at
+        return piece
+
+    def _opened(self, buffer: bytearray, filled: int) -> int:
+        """Where the first frame behind the one that says what the columns are begins."""
+        import pyarrow as pa
+
+        at = buffer.find(frames._MARK, 0, filled)
+        opening = frames._frame_at(buffer, memoryview(buffer)[:filled], at, 0) if at >= 0 else None
+        if opening is None or opening.seq or opening.start:
+            raise Odd
+        if not pa.ipc.read_schema(pa.py_buffer(bytes(buffer[: opening.end]))).equals(frames.schema(self._name)):
+            raise Odd
+        return opening.end
+
+    def _alone(self, start: int, piece: _Piece) -> bool:
+        """A frame that reaches beyond its piece; whether there is one."""
+        head = _taken(self._file, start, min(_MARGIN, self._bytes - start))
+        text = frames._TEXT.search(head, 0, _MARGIN)
+        length = int(text[2]) if text is not None else 0
+        if text is None or text.start() != int(text[1]) or start + length > self._bytes:
+            return False
+        data = bytearray(_taken(self._file, start, length))
+        heads = list(_heads(data, 0, length, 1))
+        if len(heads) != 1:
+            return False
+        _check(data, memoryview(data), 0, heads)
+        for stretch in self._laid_out(data, 0, heads):
+            self._keep(data, stretch, start, piece)
+        return True
+
+    def _laid_out(self, data: bytearray, at: int, heads: list[_Head]) -> Iterator[Stretch]:
+        start, number, layout = at, 0, None
+        for head in heads:
+            key = bytes(data[at : at + head.text]) + bytes(data[at + head.text + len(frames._BLANK) : at + head.body])
+            found = self._layouts.get(key)
+            if found is None:
+                found = self._layouts[key] = _layout(self._name, bytes(data[at : at + head.length]))
+            if found.rows != head.rows or head.seq == 0 or not head.rows:
+                raise Odd
+            if found is layout:
+                number += 1
+            else:
+                if layout is not None:
+                    yield Stretch(start, heads[0].length, number, layout)
+                start, number, layout = at, 1, found
+            at += head.length
+        if layout is not None:
+            yield Stretch(start, heads[0].length, number, layout)
+
+    def _keep(self, data: bytearray, stretch: Stretch, at: int, piece: _Piece) -> None:
+        for name, kept in piece.columns.items():
+            kept.append(_cut(data, stretch, name, self._name))
+        piece.stretches.append(stretch._replace(start=at + stretch.start))
+        piece.last = at + stretch.end
+
+    def _join(self) -> None:
+        """The pieces, if each goes on where the one before it ends; what is behind the last whole frame is lost."""
+        pieces = [self._pieces[at] for at in sorted(self._pieces)]
+        if self._odd or len(pieces) != -(-self._bytes // self._size) or not pieces:
+            raise Odd
+        end = pieces[0].first
+        for piece in pieces:
+            if piece.stretches and piece.first != end:
+                raise Odd
+            end = piece.last if piece.stretches else end
+        if end < self._bytes:
+            self.damage = _lost(_taken(self._file, end, self._bytes - end), self.damage.where)
+        self._stretches = [stretch for piece in pieces for stretch in piece.stretches]
+        for name in self._wanted:
+            self._columns[name] = _joined([column for piece in pieces for column in piece.columns[name]])
+
+    # -- fetching
+
+    @cached_property
+    def _index(self) -> tuple[Any, Any, Any]:
+        """Start, length and rows of every frame."""
+        import numpy as np
+
+        number = [stretch.number for stretch in self._stretches]
+        starts = [stretch.start + np.arange(stretch.number) * stretch.length for stretch in self._stretches]
+        lengths = np.repeat([stretch.length for stretch in self._stretches], number).astype(np.int64)
+        rows = np.repeat([stretch.layout.rows for stretch in self._stretches], number).astype(np.int64)
+        return np.concatenate([np.empty(0, np.int64), *starts]), lengths, rows
+
+    def _frame(self, start: int) -> Stretch:
+        """The frame that begins at ``start``, by itself."""
+        place = bisect_right(self._stretches, start, key=lambda stretch: stretch.start) - 1
+        return self._stretches[place]._replace(start=start, number=1)
+
+    def _fetched(self, stretch: Stretch, name: str) -> Column:
+        """One column of a stretch, without what lies between."""
+        import numpy as np
+
+        place, rows = stretch.layout.places[name], stretch.layout.rows
+        kind = _kinds(self._name)[name]
+        if place.missing == rows or kind is None:
+            return Column(stretch.rows, None)
+        values = self._strewn(stretch, place.values, rows * np.dtype(kind).itemsize).view(kind).reshape(-1)
+        if not place.missing:
+            return Column(stretch.rows, values)
+        return Column(stretch.rows, values, _unpacked(self._strewn(stretch, place.bits, (rows + 7) // 8), rows))
+
+    def _strewn(self, stretch: Stretch, at: int, size: int) -> Any:
+        """The bytes ``at`` of each frame: an array with a row a frame."""
+        import numpy as np
+
+        found = np.empty((stretch.number, size), np.uint8)
+        view = memoryview(found).cast("B")
+        for place in range(stretch.number):
+            _fill(self._file, view[place * size : (place + 1) * size], stretch.start + place * stretch.length + at)
+        return found
+
+
+class _Piece:
+    """What was found of the frames that begin in one part of the file."""
+
+    __slots__ = ("columns", "first", "last", "stretches")
+
+    def __init__(self, first: int, last: int, stretches: list[Stretch], columns: dict[str, list[Column]]) -> None:
+        self.first, self.last, self.stretches, self.columns = first, last, stretches, columns
+
+
+class _Head(NamedTuple):
+    length: int
+    text: int
+    body: int
+    seq: int
+    rows: int
+    crc: int
+    digits: bytes
+
+
+def _first(data: bytearray, filled: int, limit: int) -> int:
+    """Where the first frame begins that begins in ``data``; ``limit`` where none does."""
+    found = data.find(frames._MARK, 0, filled)
+    while found >= 0:
+        text = frames._TEXT.match(data, found)
+        start = found - int(text[1]) if text is not None else -1
+        if 0 <= start and data[start : start + 4] == frames._CONTINUATION:
+            return min(start, limit)
+        found = data.find(frames._MARK, found + 1, filled)
+    return limit
+
+
+def _heads(data: bytearray, at: int, filled: int, limit: int) -> Iterator[_Head]:
+    """The frames from ``at`` on that are as long as the first of them, begin before ``limit`` and end in ``data``."""
+    found = data.find(frames._MARK, at, min(filled, at + _MARGIN))
+    place, first = found - at, 0
+    while found >= 0 and at < limit:
+        text = frames._TEXT.match(data, at + place)
+        if text is None or int(text[1]) != place or data[at : at + 4] != frames._CONTINUATION:
+            return
+        length = int(text[2])
+        body = 8 + int.from_bytes(data[at + 4 : at + 8], "little")
+        if length != (first or length) or at + length > filled or not place + len(frames._BLANK) <= body <= length:
+            return
+        first = length
+        yield _Head(length, place, body, int(text[3]), int(text[5]), int(text[4], 16), text[4])
+        at += length
+
+
+def _check(data: bytearray, view: memoryview, at: int, heads: list[_Head]) -> None:
+    """Raises where one of the frames is not what was written."""
+    if len(heads) < _FEW:
+        for head in heads:
+            if frames._frame_at(data, view, at + head.text, at) is None:
+                raise Odd
+            at += head.length
+        return
+    length = heads[0].length
+    found = 0
+    over, behind = _shift(length), _shift(length - heads[0].text - frames._CRC_AT - 8)
+    blank = crc32(frames._ZEROS)
+    for head in heads:
+        # What was summed had zeros for its own digits: here they stand as they are.
+        found = _shifted(over, found) ^ head.crc ^ _shifted(behind, crc32(head.digits) ^ blank)
+    if found != crc32(view[at : at + length * len(heads)]):
+        raise Odd
+
+
+@cache
+def _shift(size: int) -> tuple[tuple[int, ...], ...]:
+    """What ``size`` zero bytes do to a CRC-32, for each value of each of its four bytes: zlib says it bit by bit."""
+    zeros = bytes(size)
+    nothing = crc32(zeros)
+    bits = [crc32(zeros, 1 << bit) ^ nothing for bit in range(32)]
+    tables = []
+    for byte in range(4):
+        table = [0]
+        for bit in bits[8 * byte : 8 * byte + 8]:
+            table += [known ^ bit for known in table]
+        tables.append(tuple(table))
+    return tuple(tables)
+
+
+def _shifted(tables: tuple[tuple[int, ...], ...], crc: int) -> int:
+    low, next_, third, high = tables
+    return low[crc & 255] ^ next_[crc >> 8 & 255] ^ third[crc >> 16 & 255] ^ high[crc >> 24]
+
+
+def _layout(name: str, frame: bytes) -> Layout:
+    """Where the columns of ``frame`` lie, as Arrow reads it."""
+    import numpy as np
+    import pyarrow as pa
+
+    opening = frames.schema_frame(name)
+    stream = pa.py_buffer(opening + frame)
+    batch = pa.ipc.open_stream(stream).read_next_batch()
+    base, rows, places = stream.address + len(opening), batch.num_rows, {}
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        bits, values = column.buffers()[0], column.buffers()[-1]
+        kind = _kinds(name)[field.name]
+        place = Place(_offset(values, base), _offset(bits, base), column.null_count)
+        size = rows * np.dtype(kind).itemsize if kind is not None else 0
+        some = 0 < place.missing < rows
+        if column.offset or (kind is not None and place.missing < rows and not 0 < place.values <= len(frame) - size):
+            raise Odd
+        if some and not 0 < place.bits <= len(frame) - (rows + 7) // 8:
+            raise Odd
+        places[field.name] = place
+    return Layout(rows, places)
+
+
+def _offset(buffer: Any, base: int) -> int:
+    return -1 if buffer is None else int(buffer.address - base)
+
+
+@cache
+def _kinds(name: str) -> dict[str, Any]:
+    """NumPy's type of each column; None of what is no number."""
+    import pyarrow as pa
+
+    fields = frames.schema(name)
+    return {f.name: f.type.to_pandas_dtype() if pa.types.is_primitive(f.type) else None for f in fields}
+
+
+def _cut(data: bytearray, stretch: Stretch, name: str, table: str) -> Column:
+    """One column of a stretch that is in memory."""
+    import numpy as np
+
+    place, rows, number = stretch.layout.places[name], stretch.layout.rows, stretch.number
+    if place.missing == rows:
+        return Column(stretch.rows, None)
+    kind = np.dtype(_kinds(table)[name])
+    strides = stretch.length, kind.itemsize
+    values = np.ndarray((number, rows), kind, data, stretch.start + place.values, strides)
+    if not place.missing and not values.any():
+        return Column(stretch.rows, np.broadcast_to(kind.type(0), stretch.rows))
+    flat = np.empty((number, rows), kind)
+    flat[:] = values
+    if not place.missing:
+        return Column(stretch.rows, flat.reshape(-1))
+    bits = np.ndarray((number, (rows + 7) // 8), np.uint8, data, stretch.start + place.bits, (stretch.length, 1))
+    return Column(stretch.rows, flat.reshape(-1), _unpacked(bits, rows))
+
+
+def _unpacked(bits: Any, rows: int) -> Any:
+    import numpy as np
+
+    return np.unpackbits(bits, axis=1, count=rows, bitorder="little").reshape(-1).astype(bool)
+
+
+def _joined(columns: list[Column]) -> Column:
+    import numpy as np
+
+    rows = sum(column.rows for column in columns)
+    known = [column for column in columns if column.values is not None]
+    if not known:
+        return Column(rows, None)
+    kind = known[0].values.dtype
+    if len(known) == len(columns) and all(column.values.strides == (0,) for column in columns if column.rows > 1):
+        return Column(rows, np.zeros(rows, kind))  # memory that nobody touched takes no time
+    values = np.empty(rows, kind)
+    gaps = len(known) < len(columns) or any(column.present is not None for column in columns)
+    present = np.ones(rows, bool) if gaps else None
+    at = 0
+    for column in columns:
+        here = slice(at, at + column.rows)
+        values[here] = 0 if column.values is None else column.values
+        if present is not None:
+            present[here] = column.values is not None if column.present is None else column.present
+        at += column.rows
+    return Column(rows, values, present)
+
+
+def _lost(tail: bytes, where: str) -> Damage:
+    """What a writer that was killed left behind its last whole frame."""
+    if next(frames.frames(tail), None) is not None:
+        raise Odd  # damage with more behind it
+    headers = list(frames._TEXT.finditer(tail))
+    return Damage(where, len(tail), sum(int(header[5]) for header in headers) if headers else None)
+
+
+def _taken(file: int, at: int, size: int) -> bytes:
+    data = bytearray(size)
+    _fill(file, memoryview(data), at)
+    return bytes(data)
+
+
+def _fill(file: int, view: memoryview, at: int) -> None:
+    done = 0
+    while done < len(view):
+        got = os.preadv(file, [view[done:]], at + done)
+        if not got:
+            raise Odd
+        done += got
