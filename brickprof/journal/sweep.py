@@ -27,7 +27,8 @@ from brickprof.journal.layout import shown
 
 _PIECE, _MARGIN = 2**24, 2**20
 _FEW = 16
-"""Frames of one length, below which their checksums are made one by one."""
+"""Frames of a length below which their checksums are made one by one, and from which on a column is read whole."""
+_OFTEN_ZERO = frozenset({"nan", "inf"})
 _PATIENCE = 0.0005
 """Seconds until a thread that only wants to go on reading gets its turn."""
 
@@ -173,19 +174,23 @@ class Sweep:
         view = memoryview(buffer)[: min(len(buffer), self._bytes - at)]
         _fill(self._file, view, at)
         limit = min(self._size, self._bytes - at)
-        first = begin = _first(buffer, len(view), limit) if at else self._opened(buffer, len(view))
+        first = _first(buffer, len(view), limit) if at else self._opened(buffer, len(view))
         piece = _Piece(at + first, at + first, [], {name: [] for name in self._wanted})
-        while begin < limit:
-            heads = list(_heads(buffer, begin, len(view), limit))
-            if not heads:
-                if not self._alone(at + begin, piece):
-                    break  # the end of the file, or damage
-            else:
-                _check(buffer, view, begin, heads)
-                for stretch in self._laid_out(buffer, begin, heads):
-                    self._keep(buffer, stretch, at, piece)
-            begin = piece.last - at
+        self._keep(buffer, view, first, limit, at, piece)
+        if piece.last - at < limit and (length := self._reaching(piece.last)):
+            alone = bytearray(_taken(self._file, piece.last, length))
+            self._keep(alone, memoryview(alone), 0, 1, piece.last, piece)
         return piece
+
+    def _keep(self, data: bytearray, view: memoryview, begin: int, limit: int, at: int, piece: _Piece) -> None:
+        """Takes the whole frames of ``data``, which stands ``at`` in the file, from ``begin`` to ``limit`` into a piece."""
+        heads = list(_heads(data, begin, len(view), limit))
+        _check(data, view, begin, heads)
+        found = list(self._laid_out(data, begin, heads))
+        for name, kept in piece.columns.items():
+            kept.append(_cut(data, view, found, name, self._name))
+        piece.stretches += [stretch._replace(start=at + stretch.start) for stretch in found]
+        piece.last = at + begin + sum(head.length for head in heads)
 
     def _opened(self, buffer: bytearray, filled: int) -> int:
         """Where the first frame behind the one that says what the columns are begins."""
@@ -199,46 +204,32 @@ class Sweep:
             raise Odd
         return opening.end
 
-    def _alone(self, start: int, piece: _Piece) -> bool:
-        """A frame that reaches beyond its piece; whether there is one."""
+    def _reaching(self, start: int) -> int:
+        """The length of the frame at ``start`` that reaches beyond its piece; 0 where there is none that is whole."""
         head = _taken(self._file, start, min(_MARGIN, self._bytes - start))
-        text = frames._TEXT.search(head, 0, _MARGIN)
-        length = int(text[2]) if text is not None else 0
-        if text is None or text.start() != int(text[1]) or start + length > self._bytes:
-            return False
-        data = bytearray(_taken(self._file, start, length))
-        heads = list(_heads(data, 0, length, 1))
-        if len(heads) != 1:
-            return False
-        _check(data, memoryview(data), 0, heads)
-        for stretch in self._laid_out(data, 0, heads):
-            self._keep(data, stretch, start, piece)
-        return True
+        text = frames._TEXT.search(head)
+        sound = text is not None and text.start() == int(text[1]) and start + int(text[2]) <= self._bytes
+        return int(text[2]) if text is not None and sound else 0
 
     def _laid_out(self, data: bytearray, at: int, heads: list[_Head]) -> Iterator[Stretch]:
-        start, number, layout = at, 0, None
+        """The frames as stretches of one length and layout."""
+        now = Stretch(at, 0, 0, Layout(0, {}))
         for head in heads:
             key = bytes(data[at : at + head.text]) + bytes(data[at + head.text + len(frames._BLANK) : at + head.body])
-            found = self._layouts.get(key)
-            if found is None:
-                found = self._layouts[key] = _layout(self._name, bytes(data[at : at + head.length]))
-            if found.rows != head.rows or head.seq == 0 or not head.rows:
+            layout = self._layouts.get(key)
+            if layout is None:
+                layout = self._layouts[key] = _layout(self._name, bytes(data[at : at + head.length]))
+            if layout.rows != head.rows or not head.rows or head.seq == 0:
                 raise Odd
-            if found is layout:
-                number += 1
+            if layout is now.layout and head.length == now.length:
+                now = now._replace(number=now.number + 1)
             else:
-                if layout is not None:
-                    yield Stretch(start, heads[0].length, number, layout)
-                start, number, layout = at, 1, found
+                if now.number:
+                    yield now
+                now = Stretch(at, head.length, 1, layout)
             at += head.length
-        if layout is not None:
-            yield Stretch(start, heads[0].length, number, layout)
-
-    def _keep(self, data: bytearray, stretch: Stretch, at: int, piece: _Piece) -> None:
-        for name, kept in piece.columns.items():
-            kept.append(_cut(data, stretch, name, self._name))
-        piece.stretches.append(stretch._replace(start=at + stretch.start))
-        piece.last = at + stretch.end
+        if now.number:
+            yield now
 
     def _join(self) -> None:
         """The pieces, if each goes on where the one before it ends; what is behind the last whole frame is lost."""
@@ -330,38 +321,38 @@ def _first(data: bytearray, filled: int, limit: int) -> int:
 
 
 def _heads(data: bytearray, at: int, filled: int, limit: int) -> Iterator[_Head]:
-    """The frames from ``at`` on that are as long as the first of them, begin before ``limit`` and end in ``data``."""
-    found = data.find(frames._MARK, at, min(filled, at + _MARGIN))
-    place, first = found - at, 0
-    while found >= 0 and at < limit:
-        text = frames._TEXT.match(data, at + place)
+    """The frames, one behind the other, that begin from ``at`` to before ``limit`` and end in ``data``."""
+    place = -1
+    while at < limit:
+        text = frames._TEXT.match(data, at + place) if place >= 0 else None
+        if text is None:
+            place = data.find(frames._MARK, at, min(filled, at + _MARGIN)) - at
+            text = frames._TEXT.match(data, at + place) if place >= 0 else None
         if text is None or int(text[1]) != place or data[at : at + 4] != frames._CONTINUATION:
             return
-        length = int(text[2])
-        body = 8 + int.from_bytes(data[at + 4 : at + 8], "little")
-        if length != (first or length) or at + length > filled or not place + len(frames._BLANK) <= body <= length:
+        length, body = int(text[2]), 8 + int.from_bytes(data[at + 4 : at + 8], "little")
+        if at + length > filled or not place + len(frames._BLANK) <= body <= length:
             return
-        first = length
         yield _Head(length, place, body, int(text[3]), int(text[5]), int(text[4], 16), text[4])
         at += length
 
 
 def _check(data: bytearray, view: memoryview, at: int, heads: list[_Head]) -> None:
     """Raises where one of the frames is not what was written."""
-    if len(heads) < _FEW:
+    sizes = {head.length for head in heads} | {head.length - head.text for head in heads}
+    if len(heads) < _FEW * len(sizes):
         for head in heads:
             if frames._frame_at(data, view, at + head.text, at) is None:
                 raise Odd
             at += head.length
         return
-    length = heads[0].length
-    found = 0
-    over, behind = _shift(length), _shift(length - heads[0].text - frames._CRC_AT - 8)
-    blank = crc32(frames._ZEROS)
+    found, start, blank = 0, at, crc32(frames._ZEROS)
     for head in heads:
         # What was summed had zeros for its own digits: here they stand as they are.
-        found = _shifted(over, found) ^ head.crc ^ _shifted(behind, crc32(head.digits) ^ blank)
-    if found != crc32(view[at : at + length * len(heads)]):
+        digits = _shifted(_shift(head.length - head.text - frames._CRC_AT - 8), crc32(head.digits) ^ blank)
+        found = _shifted(_shift(head.length), found) ^ head.crc ^ digits
+        at += head.length
+    if found != crc32(view[start:at]):
         raise Odd
 
 
@@ -421,8 +412,29 @@ def _kinds(name: str) -> dict[str, Any]:
     return {f.name: f.type.to_pandas_dtype() if pa.types.is_primitive(f.type) else None for f in fields}
 
 
-def _cut(data: bytearray, stretch: Stretch, name: str, table: str) -> Column:
-    """One column of a stretch that is in memory."""
+def _cut(data: bytearray, view: memoryview, stretches: list[Stretch], name: str, table: str) -> Column:
+    """One column of stretches that are in memory."""
+    import numpy as np
+
+    rows = sum(stretch.rows for stretch in stretches)
+    places = [stretch.layout.places[name] for stretch in stretches]
+    if any(place.missing for place in places):
+        return _joined([_with_gaps(data, stretch, name, table) for stretch in stretches])
+    kind = np.dtype(_kinds(table)[name])
+    values = np.empty(rows, kind)
+    # Byte by byte of Python's own: numpy would let go of the interpreter for each frame, and wait to get it back.
+    into, at = memoryview(values).cast("B"), 0
+    for stretch, place in zip(stretches, places, strict=True):
+        size = stretch.layout.rows * kind.itemsize
+        for start in range(stretch.start + place.values, stretch.end, stretch.length):
+            into[at : at + size] = view[start : start + size]
+            at += size
+    if name in _OFTEN_ZERO and not values.any():
+        values = np.broadcast_to(kind.type(0), rows)
+    return Column(rows, values)
+
+
+def _with_gaps(data: bytearray, stretch: Stretch, name: str, table: str) -> Column:
     import numpy as np
 
     place, rows, number = stretch.layout.places[name], stretch.layout.rows, stretch.number
@@ -430,15 +442,11 @@ def _cut(data: bytearray, stretch: Stretch, name: str, table: str) -> Column:
         return Column(stretch.rows, None)
     kind = np.dtype(_kinds(table)[name])
     strides = stretch.length, kind.itemsize
-    values = np.ndarray((number, rows), kind, data, stretch.start + place.values, strides)
-    if not place.missing and not values.any():
-        return Column(stretch.rows, np.broadcast_to(kind.type(0), stretch.rows))
-    flat = np.empty((number, rows), kind)
-    flat[:] = values
+    values = np.ndarray((number, rows), kind, data, stretch.start + place.values, strides).flatten()
     if not place.missing:
-        return Column(stretch.rows, flat.reshape(-1))
+        return Column(stretch.rows, values)
     bits = np.ndarray((number, (rows + 7) // 8), np.uint8, data, stretch.start + place.bits, (stretch.length, 1))
-    return Column(stretch.rows, flat.reshape(-1), _unpacked(bits, rows))
+    return Column(stretch.rows, values, _unpacked(bits, rows))
 
 
 def _unpacked(bits: Any, rows: int) -> Any:

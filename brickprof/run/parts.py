@@ -23,12 +23,12 @@ from brickprof.journal import (
     Damage,
     decode_fields,
     encode_fields,
-    read_events,
     read_slate,
     read_table,
     schema,
 )
 from brickprof.journal.frames import empty
+from brickprof.journal.pages import read_events
 from brickprof.journal.sweep import Sweep
 from brickprof.records import PHASES, ROLES, Event, Record, Sample, Span
 from brickprof.run.names import NAMED_LATER, Names
@@ -68,7 +68,9 @@ class Part:
 
     @cached_property
     def events(self) -> list[Event]:
-        kept = (event for event in self.written[0] if NAMED_LATER not in event.fields)
+        kept = [event for event in self.written[0] if NAMED_LATER not in event.fields]
+        if not any(event.kind == "losses" for event in kept):
+            return kept
         return [event for each in kept for event in unpacked(each)]
 
     @cached_property
