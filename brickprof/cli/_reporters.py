@@ -32,9 +32,14 @@ def known() -> list[Any]:
 
 
 def named(name: str) -> Any:
+    from brickprof import plugins
     from brickprof.errors import UsageError
     from brickprof.text import clean
 
+    if name in plugins.names("brickprof.reports") and not plugins.others("brickprof.reports"):
+        module = plugins.load("brickprof.reports", name)  # without all others, which import much
+        if module.__dict__.get("NAME") == name and (hasattr(module, "REPORT") or hasattr(module, "DATA")):
+            return module
     modules = {module.NAME: module for module in known()}
     if name in modules:
         return modules[name]

@@ -8,8 +8,9 @@ live run with it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from brickprof import plugins
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from brickprof.run import Run
 
 _LIBRARY = ("story",)
+_AT_ONCE = 2**15
 
 
 class Rule(Protocol):
@@ -89,6 +91,21 @@ class Engine:
         for place, feed in self._hearing[kind]:
             try:
                 feed(record)
+            except Exception as error:
+                self._fails(place, error)
+
+    def hear(self, records: Sequence[Record]) -> None:
+        """Many records of a run whose story is known: ``listen``, one listener after the other."""
+        if self.story.logged:
+            self._feeds = [(place, feed) for place, feed in self._feeds if self._concerns(self._rules[place])]
+        by_kind = {kind: [record for record in records if type(record) is kind] for kind in set(map(type, records))}
+        for place, feed in self._feeds:
+            kinds = [kind for kind in by_kind if self._hears(place, kind)]
+            try:
+                for record in records if len(kinds) == len(by_kind) else by_kind[kinds[0]] if len(kinds) == 1 else [
+                    record for record in records if type(record) in kinds
+                ]:
+                    feed(record)
             except Exception as error:
                 self._fails(place, error)
 
@@ -160,9 +177,16 @@ def read(run: Run, terms: Terms | None = None) -> Engine:
     """An engine that has read a run that is over: its story at once, its records where their order counts."""
     engine = Engine(terms=terms)
     engine.story = Story.of(run)
-    for record in run.records(thinned=True, telling=engine.telling):
-        engine.listen(record)
+    for records in batches(run.records(thinned=True, telling=engine.telling)):
+        engine.hear(records)
     return engine
+
+
+def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """As many at a time as are quick to hand on, and few enough to be held."""
+    coming = iter(records)
+    while found := list(islice(coming, _AT_ONCE)):
+        yield found
 
 
 def evaluate(run: Run, terms: Terms | None = None) -> list[ContractResult]:

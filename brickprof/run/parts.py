@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from heapq import merge
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,9 +128,12 @@ class Part:
 
     def records(self, *, qualified: bool, thinned: bool = False, telling: bool = False) -> Iterator[Record]:
         """Everything, ordered by time; a span stands where it starts."""
-        events = sorted(self.events, key=time_of)
+        events = sorted(self.events, key=attrgetter("time_ns"))
         timed = self.spans[0]
         table = self._few(telling=telling) if thinned else _by_time(self.samples[0])
+        if thinned and not timed.num_rows:
+            few: list[Record] = [*events, *self.as_samples(table, qualified=qualified)]
+            return iter(sorted(few, key=attrgetter("time_ns")))
         streams: list[Iterable[Record]] = [events]
         if table.num_rows:
             streams.append(self.as_samples(table, qualified=qualified))

@@ -6,6 +6,7 @@ seconds as records and a fraction of one as columns.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,8 +28,7 @@ _MOST_PAIRS = 10_000_000
 def load(story: Story, run: Run) -> None:
     story.run = run
     for part in run.parts:
-        for event in sorted(part.events, key=lambda event: event.moment):
-            story.feed(event)
+        story.take(part.rank, sorted(part.events, key=attrgetter("time_ns", "seq")))
         _samples(story, part, qualified=run.qualified)
         for span in part.as_spans(part.spans[0].slice(0, _MOST_SPANS)):
             story.feed(span)
