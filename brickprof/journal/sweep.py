@@ -11,7 +11,6 @@ is told by the head of its message, which all frames of as many rows share: it i
 from __future__ import annotations
 
 import os
-import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
@@ -29,8 +28,6 @@ _PIECE, _MARGIN = 2**24, 2**20
 _FEW = 16
 """Frames of a length below which their checksums are made one by one, and from which on a column is read whole."""
 _OFTEN_ZERO = frozenset({"nan", "inf"})
-_PATIENCE = 0.0005
-"""Seconds until a thread that only wants to go on reading gets its turn."""
 
 
 class Place(NamedTuple):
@@ -80,7 +77,9 @@ class Sweep:
 
     def __init__(self, path: Path, name: str, wanted: Sequence[str], *, piece: int = _PIECE) -> None:
         self.damage = Damage(shown(path))
-        self._name, self._wanted, self._size = name, tuple(wanted), piece
+        self.checksum = 0
+        """CRC-32 of the file, where all of it was read."""
+        self._name, self._wanted, self._piece = name, tuple(wanted), piece
         self._pieces: dict[int, _Piece] = {}
         self._layouts: dict[bytes, Layout] = {}
         self._stretches: list[Stretch] = []
@@ -88,9 +87,7 @@ class Sweep:
         self._turn, self._lock = count(), Lock()
         self._odd = self._over = False
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._bytes = os.fstat(self._file).st_size
-        self._patience = sys.getswitchinterval()
-        sys.setswitchinterval(min(self._patience, _PATIENCE))
+        self.size = os.fstat(self._file).st_size
         self._thread = Thread(target=self._work, name="brickprof-sweep", daemon=True)
         self._thread.start()
 
@@ -104,7 +101,6 @@ class Sweep:
             if not self._over:
                 self._work()
                 self._thread.join()
-                sys.setswitchinterval(self._patience)
                 self._over = True
                 try:
                     self._join()
@@ -163,19 +159,19 @@ class Sweep:
     def _work(self) -> None:
         try:
             buffer = bytearray()
-            while not self._odd and (at := next(self._turn) * self._size) < self._bytes:
-                buffer = buffer or bytearray(min(self._size + _MARGIN, self._bytes))
+            while not self._odd and (at := next(self._turn) * self._piece) < self.size:
+                buffer = buffer or bytearray(min(self._piece + _MARGIN, self.size))
                 self._pieces[at] = self._taken(at, buffer)
         except Exception:  # of a file that may hold anything
             self._odd = True
 
     def _taken(self, at: int, buffer: bytearray) -> _Piece:
         """The frames that begin in one piece."""
-        view = memoryview(buffer)[: min(len(buffer), self._bytes - at)]
+        view = memoryview(buffer)[: min(len(buffer), self.size - at)]
         _fill(self._file, view, at)
-        limit = min(self._size, self._bytes - at)
+        limit = min(self._piece, self.size - at)
         first = _first(buffer, len(view), limit) if at else self._opened(buffer, len(view))
-        piece = _Piece(at + first, at + first, [], {name: [] for name in self._wanted})
+        piece = _Piece(at + first, {name: [] for name in self._wanted})
         self._keep(buffer, view, first, limit, at, piece)
         if piece.last - at < limit and (length := self._reaching(piece.last)):
             alone = bytearray(_taken(self._file, piece.last, length))
@@ -185,12 +181,14 @@ class Sweep:
     def _keep(self, data: bytearray, view: memoryview, begin: int, limit: int, at: int, piece: _Piece) -> None:
         """Takes the whole frames of ``data``, which stands ``at`` in the file, from ``begin`` to ``limit`` into a piece."""
         heads = list(_heads(data, begin, len(view), limit))
-        _check(data, view, begin, heads)
+        checked = _check(data, view, begin, heads)
         found = list(self._laid_out(data, begin, heads))
         for name, kept in piece.columns.items():
             kept.append(_cut(data, view, found, name, self._name))
         piece.stretches += [stretch._replace(start=at + stretch.start) for stretch in found]
-        piece.last = at + begin + sum(head.length for head in heads)
+        size = sum(head.length for head in heads)
+        piece.checksum = _combined(piece.checksum, checked, size)
+        piece.last += size
 
     def _opened(self, buffer: bytearray, filled: int) -> int:
         """Where the first frame behind the one that says what the columns are begins."""
@@ -206,9 +204,9 @@ class Sweep:
 
     def _reaching(self, start: int) -> int:
         """The length of the frame at ``start`` that reaches beyond its piece; 0 where there is none that is whole."""
-        head = _taken(self._file, start, min(_MARGIN, self._bytes - start))
+        head = _taken(self._file, start, min(_MARGIN, self.size - start))
         text = frames._TEXT.search(head)
-        sound = text is not None and text.start() == int(text[1]) and start + int(text[2]) <= self._bytes
+        sound = text is not None and text.start() == int(text[1]) and start + int(text[2]) <= self.size
         return int(text[2]) if text is not None and sound else 0
 
     def _laid_out(self, data: bytearray, at: int, heads: list[_Head]) -> Iterator[Stretch]:
@@ -234,15 +232,19 @@ class Sweep:
     def _join(self) -> None:
         """The pieces, if each goes on where the one before it ends; what is behind the last whole frame is lost."""
         pieces = [self._pieces[at] for at in sorted(self._pieces)]
-        if self._odd or len(pieces) != -(-self._bytes // self._size) or not pieces:
+        if self._odd or len(pieces) != -(-self.size // self._piece) or not pieces:
             raise Odd
         end = pieces[0].first
+        found = crc32(_taken(self._file, 0, end))
         for piece in pieces:
-            if piece.stretches and piece.first != end:
-                raise Odd
-            end = piece.last if piece.stretches else end
-        if end < self._bytes:
-            self.damage = _lost(_taken(self._file, end, self._bytes - end), self.damage.where)
+            if piece.stretches:
+                if piece.first != end:
+                    raise Odd
+                found, end = _combined(found, piece.checksum, piece.last - piece.first), piece.last
+        if end < self.size:
+            tail = _taken(self._file, end, self.size - end)
+            self.damage, found = _lost(tail, self.damage.where), crc32(tail, found)
+        self.checksum = found
         self._stretches = [stretch for piece in pieces for stretch in piece.stretches]
         for name in self._wanted:
             self._columns[name] = _joined([column for piece in pieces for column in piece.columns[name]])
@@ -292,10 +294,11 @@ class Sweep:
 class _Piece:
     """What was found of the frames that begin in one part of the file."""
 
-    __slots__ = ("columns", "first", "last", "stretches")
-
-    def __init__(self, first: int, last: int, stretches: list[Stretch], columns: dict[str, list[Column]]) -> None:
-        self.first, self.last, self.stretches, self.columns = first, last, stretches, columns
+    def __init__(self, first: int, columns: dict[str, list[Column]]) -> None:
+        self.first = self.last = first
+        self.stretches: list[Stretch] = []
+        self.columns = columns
+        self.checksum = 0
 
 
 class _Head(NamedTuple):
@@ -337,16 +340,17 @@ def _heads(data: bytearray, at: int, filled: int, limit: int) -> Iterator[_Head]
         at += length
 
 
-def _check(data: bytearray, view: memoryview, at: int, heads: list[_Head]) -> None:
-    """Raises where one of the frames is not what was written."""
+def _check(data: bytearray, view: memoryview, at: int, heads: list[_Head]) -> int:
+    """The checksum of some frames; raises where one of them is not what was written."""
+    found, start = 0, at
     sizes = {head.length for head in heads} | {head.length - head.text for head in heads}
     if len(heads) < _FEW * len(sizes):
         for head in heads:
             if frames._frame_at(data, view, at + head.text, at) is None:
                 raise Odd
             at += head.length
-        return
-    found, start, blank = 0, at, crc32(frames._ZEROS)
+        return crc32(view[start:at])
+    blank = crc32(frames._ZEROS)
     for head in heads:
         # What was summed had zeros for its own digits: here they stand as they are.
         digits = _shifted(_shift(head.length - head.text - frames._CRC_AT - 8), crc32(head.digits) ^ blank)
@@ -354,6 +358,26 @@ def _check(data: bytearray, view: memoryview, at: int, heads: list[_Head]) -> No
         at += head.length
     if found != crc32(view[start:at]):
         raise Odd
+    return found
+
+
+def _combined(before: int, behind: int, size: int) -> int:
+    """The checksum of bytes from that of their beginning and that of the ``size`` bytes behind it."""
+    power = 0
+    while size:
+        if size & 1:
+            before = _shifted(_doubled(power), before)
+        size, power = size >> 1, power + 1
+    return before ^ behind
+
+
+@cache
+def _doubled(times: int) -> tuple[tuple[int, ...], ...]:
+    """``_shift`` of 1, 2, 4, ... bytes."""
+    if not times:
+        return _shift(1)
+    half = _doubled(times - 1)
+    return tuple(tuple(_shifted(half, crc) for crc in table) for table in half)
 
 
 @cache

@@ -98,10 +98,11 @@ class Look:
         used = self._used()
         if used is not None:
             return used
-        if self.coefficient is not None and self.before is not None:
+        if self.applieds and self.coefficient is not None and self.before is not None:
             return self.before * self.coefficient
-        if not self.too_late and any(clip_norm(clip) != 0.0 and not late(clip, self.update) for clip in self.clips):
-            return None
+        for clip in self.clips:
+            if clip_norm(clip) != 0.0 and not late(clip, self.update):
+                return None  # it took effect, and nobody measured what was left
         return self.before
 
     def _used(self) -> float | None:

@@ -173,6 +173,10 @@ class Run:
         streams = [part.records(qualified=self.qualified, thinned=thinned, telling=telling) for part in parts]
         return streams[0] if len(streams) == 1 else merge(*streams, key=time_of)
 
+    def checksums(self) -> dict[str, tuple[int, int]]:
+        """Size and CRC-32 of those files of its folder that are known already."""
+        return {name: known for part in self._parts.values() for name, known in part.checksums().items()}
+
     def find(self, identity: str) -> list[Record]:
         """The records that an evidence id names (see ``brickprof.run.evidence``)."""
         return evidence.find(self._parts.values(), identity, qualified=self.qualified)

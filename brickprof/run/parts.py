@@ -102,6 +102,13 @@ class Part:
         """Begins to read the samples beside whatever else is done, if they are many: whether it does."""
         return self._sweep is not None
 
+    def checksums(self) -> dict[str, tuple[int, int]]:
+        """Size and CRC-32 of files that were read for other reasons, by their path in the run."""
+        sweep = self.__dict__.get("_sweep")
+        if self._sampled is None or sweep is None or not sweep.whole:
+            return {}
+        return {f"{self._sampled.parent.name}/{self._sampled.name}": (sweep.size, sweep.checksum)}
+
     @cached_property
     def sampled(self) -> Samples:
         """The samples by the column: quicker to come by than their table."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -177,8 +178,9 @@ class Story:
         key = (kind, value, rank, tuple(sorted(equal.items())))
         known = self._tracks.get(key)
         if known is None or known[0] != len(events):
-            chosen = [event for event in events if all(event.fields.get(name) == want for name, want in equal.items())] \
-                if equal else events
+            chosen = events
+            for name, want in equal.items():
+                chosen = [event for event in chosen if event.fields.get(name) == want]
             known = self._tracks[key] = (
                 len(events),
                 track(chosen, lambda event: _largest(event.fields.get(value)), rank),
@@ -203,7 +205,7 @@ class Story:
         key = ("|grad|", rank)
         known = self._tracks.get(key)
         if known is None or known[0] != len(events):
-            found = track(sorted(events, key=lambda event: (event.step, event.moment)), _norm, rank)
+            found = track(sorted(events, key=attrgetter("step", "time_ns", "seq")), _norm, rank)
             known = self._tracks[key] = len(events), _largest_of_step(found)
         return known[1]
 

@@ -42,6 +42,7 @@ class Grid:
     _cells: tuple[Wholes, Wholes] | None
     """Row and column of each sample; None where they fill the matrix in its own order."""
     _columns: dict[str, Source] = field(repr=False)
+    _rows: dict[tuple[str, int], Floats] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -64,9 +65,10 @@ class Grid:
         if name in self.__dict__ or self._cells is not None or part is None:
             found: Floats = getattr(self, name)[look]
             return found
-        wide = len(self.tensors)
-        fetched: Floats = part(look * wide, (look + 1) * wide)
-        return fetched
+        if (name, look) not in self._rows:
+            wide = len(self.tensors)
+            self._rows[name, look] = part(look * wide, (look + 1) * wide)
+        return self._rows[name, look]
 
     @cached_property
     def looked(self) -> npt.NDArray[np.bool_]:
