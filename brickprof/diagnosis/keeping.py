@@ -74,9 +74,7 @@ def remember(folder: Path, of: State, known: Mapping[str, tuple[int, int]] | Non
         "schema": SCHEMA,
         "diagnosis": _digest((folder / DIAGNOSIS).read_bytes()),
         "judge": judge(),
-        "files": {
-            name: [*told, sums[name] if name in sums else checksum(folder / name)] for name, told in of.items()
-        },
+        "files": {name: [*told, sums[name] if name in sums else checksum(folder / name)] for name, told in of.items()},
     }
     temporary = folder / f".{JUDGED}.{os.getpid()}"
     try:

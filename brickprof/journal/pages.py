@@ -1,8 +1,8 @@
 """A whole file of events, read at once: what ``lines.read_events`` says of it, in a third of the time.
 
 Enters: an ``events.jsonl``. Leaves: its events, and what was lost. Each line is checked against its own checksum; then
-all of them are one JSON document, whose reader knows the names of fields after the first line. A file of which that does
-not hold (a torn line, a damaged one, something that nobody here wrote) is read line by line.
+all of them are one JSON document, whose reader knows the names of fields after the first line. A file of which that
+does not hold (a torn line, a damaged one, something that nobody here wrote) is read line by line.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Enters: a ``.arrow`` file of which no column holds text. Leaves: its columns as 
 is damaged anywhere but in its tail: ``read_table`` reads those too, and says the same of every other one, only later.
 
 Every byte is checked here as well, many frames at a time: the checksum of a stretch of frames of one length follows
-from theirs, and the one call that makes it leaves other threads alone for milliseconds. Where the columns lie in a frame
-is told by the head of its message, which all frames of as many rows share: it is asked for once.
+from theirs, and the one call that makes it leaves other threads alone for milliseconds. Where the columns lie in a
+frame is told by the head of its message, which all frames of as many rows share: it is asked for once.
 """
 
 from __future__ import annotations
@@ -131,7 +131,11 @@ class Sweep:
         else:
             chosen = np.unique(inside)
             column = _joined([self._fetched(self._frame(int(starts[frame])), name) for frame in chosen])
-            places = places - (ends - rows)[inside] + (np.cumsum(rows[chosen]) - rows[chosen])[np.searchsorted(chosen, inside)]
+            places = (
+                places
+                - (ends - rows)[inside]
+                + (np.cumsum(rows[chosen]) - rows[chosen])[np.searchsorted(chosen, inside)]
+            )
         values = None if column.values is None else column.values[places]
         return Column(len(places), values, None if column.present is None else column.present[places])
 
@@ -140,7 +144,7 @@ class Sweep:
         return sum(stretch.layout.places[name].missing * stretch.number for stretch in self._stretches)
 
     def around(self, mask: Any) -> tuple[Any, Any]:
-        """The frames with rows that ``mask`` has, all their columns, as an Arrow table; and which of its rows these are."""
+        """The frames with rows that ``mask`` has, as an Arrow table of all columns; and which of its rows these are."""
         import numpy as np
         import pyarrow as pa
 
@@ -179,7 +183,7 @@ class Sweep:
         return piece
 
     def _keep(self, data: bytearray, view: memoryview, begin: int, limit: int, at: int, piece: _Piece) -> None:
-        """Takes the whole frames of ``data``, which stands ``at`` in the file, from ``begin`` to ``limit`` into a piece."""
+        """Takes whole frames of ``data``, which stands ``at`` in the file, from ``begin`` to ``limit`` into a piece."""
         heads = list(_heads(data, begin, len(view), limit))
         checked = _check(data, view, begin, heads)
         found = list(self._laid_out(data, begin, heads))
@@ -285,7 +289,7 @@ class Sweep:
         import numpy as np
 
         found = np.empty((stretch.number, size), np.uint8)
-        view = memoryview(found).cast("B")
+        view = memoryview(found.data).cast("B")
         for place in range(stretch.number):
             _fill(self._file, view[place * size : (place + 1) * size], stretch.start + place * stretch.length + at)
         return found
@@ -317,7 +321,7 @@ def _first(data: bytearray, filled: int, limit: int) -> int:
     while found >= 0:
         text = frames._TEXT.match(data, found)
         start = found - int(text[1]) if text is not None else -1
-        if 0 <= start and data[start : start + 4] == frames._CONTINUATION:
+        if start >= 0 and data[start : start + 4] == frames._CONTINUATION:
             return min(start, limit)
         found = data.find(frames._MARK, found + 1, filled)
     return limit
@@ -447,7 +451,7 @@ def _cut(data: bytearray, view: memoryview, stretches: list[Stretch], name: str,
     kind = np.dtype(_kinds(table)[name])
     values = np.empty(rows, kind)
     # Byte by byte of Python's own: numpy would let go of the interpreter for each frame, and wait to get it back.
-    into, at = memoryview(values).cast("B"), 0
+    into, at = memoryview(values.data).cast("B"), 0
     for stretch, place in zip(stretches, places, strict=True):
         size = stretch.layout.rows * kind.itemsize
         for start in range(stretch.start + place.values, stretch.end, stretch.length):

@@ -27,7 +27,7 @@ from brickprof.rules.clip_faults import (
     power_law,
     scaled_or_apart,
 )  # fmt: skip
-from brickprof.rules.handling import Declared, Look, bound_of, late, size
+from brickprof.rules.handling import Declared, Look, late, size
 from brickprof.rules.names import number, whole
 from brickprof.rules.story import Story
 

@@ -43,8 +43,8 @@ class Rule(Protocol):
 class Listener(Protocol):
     """A rule that follows the records one by one, because their order is what it is about.
 
-    One that follows some kinds of records only says so in ``hears``: ``(Span,)``, or ``(Event, Sample)``. One that would
-    say the same without samples that repeat that a tensor is finite (``run.thinning.telling``) has ``telling = True``.
+    One that follows some kinds of records only says so in ``hears``: ``(Span,)``, or ``(Event, Sample)``. One that
+    would say the same without samples that repeat that a tensor is finite (``run.thinning``) has ``telling = True``.
     """
 
     contract: str
@@ -101,10 +101,9 @@ class Engine:
         by_kind = {kind: [record for record in records if type(record) is kind] for kind in set(map(type, records))}
         for place, feed in self._feeds:
             kinds = [kind for kind in by_kind if self._hears(place, kind)]
+            heard = by_kind[kinds[0]] if len(kinds) == 1 else [record for record in records if type(record) in kinds]
             try:
-                for record in records if len(kinds) == len(by_kind) else by_kind[kinds[0]] if len(kinds) == 1 else [
-                    record for record in records if type(record) in kinds
-                ]:
+                for record in heard:
                     feed(record)
             except Exception as error:
                 self._fails(place, error)

@@ -174,9 +174,8 @@ def looks(story: Story, rank: int) -> list[Look]:
 def _made(story: Story, rank: int) -> list[Look]:
     found: dict[int, Look] = {}
     for event in story.events("optimizer", rank):
-        if not event.fields.get("skipped"):
-            if event.step not in found:
-                found[event.step] = Look(event.step, rank, update=event)
+        if not event.fields.get("skipped") and event.step not in found:
+            found[event.step] = Look(event.step, rank, update=event)
     for kind in _KINDS:
         for event in story.events(kind, rank):
             if event.step in found:

@@ -160,9 +160,7 @@ class Run:
         for part in self._parts.values():
             begun += begun < _AT_ONCE and part.read_ahead()
 
-    def records(
-        self, rank: int | None = None, *, thinned: bool = False, telling: bool = False
-    ) -> Iterator[Record]:
+    def records(self, rank: int | None = None, *, thinned: bool = False, telling: bool = False) -> Iterator[Record]:
         """Events, samples and spans, ordered by time.
 
         ``thinned`` leaves out samples of uneventful steps where there are very many; those of the first and last

@@ -217,7 +217,11 @@ def _regular(steps: Wholes, places: Wholes, wide: int) -> Wholes | None:
     firsts: Wholes = np.ascontiguousarray(by_look[:, 0])
     if np.any(firsts[1:] <= firsts[:-1]) or np.any(by_look[:, -1] != firsts):
         return None
-    return firsts if np.all(by_look == firsts[:, None]) and np.all(columns == np.arange(wide, dtype=places.dtype)) else None
+    return (
+        firsts
+        if np.all(by_look == firsts[:, None]) and np.all(columns == np.arange(wide, dtype=places.dtype))
+        else None
+    )
 
 
 def _values(source: Source) -> Floats:

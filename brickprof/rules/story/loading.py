@@ -76,7 +76,9 @@ def _places(part: Part, kept: Any, tensors: Any, bricks: Any, *, qualified: bool
     if not countable:
         keys = tensors.astype(np.int64) * base + bricks
         pairs = np.unique(keys)
-        return np.asarray(_columns(part, kept, pairs, base, qualified=qualified), np.int64)[np.searchsorted(pairs, keys)]
+        return np.asarray(_columns(part, kept, pairs, base, qualified=qualified), np.int64)[
+            np.searchsorted(pairs, keys)
+        ]
     keys = tensors * tensors.dtype.type(base)  # below the bound no type that holds them overflows
     keys += bricks
     seen = np.zeros(highest, bool)
