@@ -17,11 +17,14 @@ from brickprof.cli import app
 from brickprof.diagnosis import diagnose, stored
 from brickprof.diagnosis.saving import keep
 from brickprof.diagnosis.series import Series
+from brickprof.diagnosis.timeline import Timeline
 from brickprof.journal import Journal, lines, pages, rank_folder, read_table, schema, write_meta
 from brickprof.journal.frames import batch_frame, schema_frame
 from brickprof.journal.sweep import Sweep
 from brickprof.records import ROLES, Event, RunMeta
 from brickprof.rules.engine import Engine
+from brickprof.rules.gradflow import GradFlow
+from brickprof.rules.stability import Stability
 from brickprof.rules.story import Story
 from brickprof.run import Run, parts
 from brickprof.run.columns import rows as rows_of
@@ -257,6 +260,26 @@ def test_so_it_is_where_there_is_too_much_to_keep(tmp_path, monkeypatch, seed):
     monkeypatch.setattr("brickprof.run.thinning._TAIL", 6)
     folder = recorded(tmp_path / "run", seed, ranks=2)
     assert judged(folder, monkeypatch, quick=True) == judged(folder, monkeypatch, quick=False)
+
+
+def state(thing: object) -> dict[str, str]:
+    """All that somebody who followed records remembers; of a count only whether there is any."""
+    kept = vars(thing) | {"_samples": bool(getattr(thing, "_samples", 0))}
+    shown = {name: list(value) if isinstance(value, Series) else value for name, value in kept.items()}
+    apart = ("_names", "names", "_depth", "depth", "_use", "moves", "_handlers")
+    return {name: repr(value) for name, value in shown.items() if name not in apart}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_who_follows_samples_remembers_the_same_without_those_that_say_it_again(tmp_path, seed):
+    run = Run.open(recorded(tmp_path / "run", seed, ranks=1 + seed % 2))
+    for kind in (GradFlow, Stability, Timeline):
+        least, most = kind(), kind()
+        for record in run.records(thinned=True, telling=True):
+            least.feed(record)
+        for record in run.records(thinned=True):
+            most.feed(record)
+        assert state(least) == state(most)
 
 
 def test_so_it_is_of_a_run_that_was_killed(tmp_path, monkeypatch):
