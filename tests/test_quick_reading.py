@@ -26,7 +26,7 @@ from brickprof.rules.engine import Engine
 from brickprof.rules.gradflow import GradFlow
 from brickprof.rules.stability import Stability
 from brickprof.rules.story import Story
-from brickprof.run import Run, parts
+from brickprof.run import Run, parts, thinning
 from brickprof.run.columns import rows as rows_of
 
 COLUMNS = ("step", "tensor", "brick", "role", "nan", "inf", "l2")
@@ -389,3 +389,13 @@ def test_checksums_that_are_known_are_those_of_the_files(tmp_path, monkeypatch):
 def test_one_command_is_built_alone():
     assert [command.name for command in app.build("report")[0].registered_commands] == ["report"]
     assert len(app.build("nothing")[0].registered_commands) > 5
+
+
+@pytest.mark.parametrize("widest", [1, 50, 2**62])
+def test_rows_are_numbered_alike_only_where_they_are(monkeypatch, widest):
+    monkeypatch.setattr("brickprof.run.thinning._WIDEST", widest)
+    columns = np.random.default_rng(0).integers(-3, 4, (3, 400))
+    columns[1, 5] = 2**62
+    numbered = thinning._numbered(*columns)
+    rows = list(zip(*columns.tolist(), strict=True))
+    assert len(set(zip(numbered.tolist(), rows, strict=True))) == len(set(numbered.tolist())) == len(set(rows))

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from brickprof.reports.live.scene import Scene
 
 _EVERY = 0.25
-_EVERY_PICTURE = 0.45
-"""Numbers change with every frame, curves with every second one, the map when there are new gradients."""
 _EVERY_LINE = 5.0
 _HURRY = 5.0
 """Seconds at least between two looks of the rules that an alarm asks for."""
@@ -212,7 +210,7 @@ class _Display:
     """The alternate screen of a terminal: only lines that have changed are written."""
 
     def __init__(self, console: Console) -> None:
-        self.screen = Screen(plain=ascii_only(console), every=_EVERY_PICTURE)
+        self.screen = Screen(plain=ascii_only(console))
         self._console = console
         self._shown: list[Line] = []
         self._size: tuple[int, int] = (0, 0)

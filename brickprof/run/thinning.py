@@ -20,6 +20,7 @@ _ENOUGH = 40_000
 _HEAD, _TAIL, _AROUND = 32, 64, 8
 _GRADS = tuple(ROLES.index(role) for role in ("grad", "grad_local"))
 _WEIGHT = ROLES.index("weight")
+_WIDEST = 2**62
 
 
 def thinned(samples: Samples, enough: int = _ENOUGH) -> Any:
@@ -68,13 +69,13 @@ def telling(samples: Samples, names: Names, named: Sequence[int]) -> Any:
 
 def _models(names: Names, tensors: Any, bricks: Any) -> Any:
     """A number for the model that each sample belongs to."""
-    each = _numbered(tensors, bricks)
+    _, firsts, each = np.unique(_numbered(tensors, bricks), return_index=True, return_inverse=True)
     known: dict[tuple[str, str], int] = {}
-    found = np.empty(int(each.max(initial=-1)) + 1, np.int64)
-    for place in _firsts(each).tolist():
-        model = names.tensor(int(tensors[place])).model, names.brick(int(bricks[place])).model
-        found[each[place]] = known.setdefault(model, len(known))
-    return found[each]
+    found = [
+        known.setdefault((names.tensor(tensor).model, names.brick(brick).model), len(known))
+        for tensor, brick in zip(tensors[firsts].tolist(), bricks[firsts].tolist(), strict=True)
+    ]
+    return np.asarray(found, np.int64)[each]
 
 
 def _firsts(groups: Any) -> Any:
@@ -93,8 +94,12 @@ def _changes(groups: Any, steps: Any) -> Any:
 
 def _numbered(*columns: Any) -> Any:
     """A number for each row: the same where all columns are."""
-    found = np.zeros(len(columns[0]), np.int64)
+    found, wide = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
-        values, places = np.unique(column, return_inverse=True)
-        found = np.unique(found * len(values) + places, return_inverse=True)[1]
+        low = int(column.min(initial=0))
+        more = int(column.max(initial=0)) - low + 1
+        if wide * more >= _WIDEST:  # a damaged file may hold any number
+            found, column = (np.unique(each, return_inverse=True)[1] for each in (found, column))
+            low, wide, more = 0, len(found), len(found)
+        found, wide = found * more + (column - low), wide * more
     return found
