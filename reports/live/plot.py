@@ -106,7 +106,8 @@ def _dots(columns: list[_Column], height: int, low: float, high: float, *, log: 
         if column.low > column.high:
             last = None if column.odd else last
             continue
-        from_row, to_row = row(column.high), row(column.low)
+        from_row = row(column.high)
+        to_row = row(column.low) if column.low < column.high else from_row
         if last is not None:
             _join(found, last, (x, (from_row + to_row) // 2))
         known = found[x]
