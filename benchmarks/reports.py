@@ -1,7 +1,8 @@
 """How long a report takes: `python benchmarks/reports.py`, by default of 10,000 steps of 300 tensors.
 
 Enters: a size. Leaves: CPU seconds and peak memory of `brickprof show` and `brickprof report`, each in a process of its
-own, of a run that was judged when it ended and of the same one where nothing was stored; and of judging alone.
+own, of a run that was judged when it ended and of the same one that nobody has judged yet (``anew``: whatever an
+earlier command stored is taken away before each); and of judging alone.
 CPU time (user and system) is what counts: other work on the machine makes wall time longer, and CPU time only a little.
 """
 
@@ -57,8 +58,14 @@ def cost(*words: str) -> Cost:
     return Cost(used.ru_utime + used.ru_stime, time.perf_counter() - began, used.ru_maxrss / 1024)
 
 
-def measured(folder: Path, rounds: int) -> dict[str, Cost]:
+def measured(folder: Path, rounds: int, *, anew: bool) -> dict[str, Cost]:
     """The least of some rounds: noise only adds."""
+
+    def once(words: tuple[str, ...]) -> Cost:
+        for name in ("diagnosis.json", "judged.json") if anew else ():
+            (folder / name).unlink(missing_ok=True)
+        return cost(*words)
+
     page = str(folder / "report.html")
     commands = {
         "terminal": ("-m", "brickprof", "show", str(folder)),
@@ -66,7 +73,7 @@ def measured(folder: Path, rounds: int) -> dict[str, Cost]:
         "html": ("-m", "brickprof", "report", str(folder), "-o", page),
         "json": ("-m", "brickprof", "report", str(folder), "-r", "json", "-o", f"{folder}.json"),
     }
-    return {name: min(cost(*words) for _ in range(rounds)) for name, words in commands.items()}
+    return {name: min(once(words) for _ in range(rounds)) for name, words in commands.items()}
 
 
 def shown(results: dict[str, dict[str, Cost]]) -> None:
@@ -92,10 +99,9 @@ def main() -> None:
         if args.run is None:
             write(folder, args.steps, args.tensors, broken=True)
             print(f"{args.steps:,} steps x {args.tensors} tensors")
-        (folder / "judged.json").unlink(missing_ok=True)
-        results = {"anew": measured(folder, args.rounds)}
+        results = {"anew": measured(folder, args.rounds, anew=True)}
         judging = cost("-c", STORE, str(folder))
-        results["stored"] = {**measured(folder, args.rounds), "judging and storing": judging}
+        results["stored"] = {**measured(folder, args.rounds, anew=False), "judging and storing": judging}
     shown(results)
     if args.json:
         told = {state: {name: one._asdict() for name, one in costs.items()} for state, costs in results.items()}

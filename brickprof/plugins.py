@@ -10,9 +10,11 @@ somebody else is a note, never the end of a command; a broken module of our own 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -69,15 +71,25 @@ def load(package: str, name: str) -> ModuleType:
     raise KeyError(name)
 
 
-def _from_entry_points(package: str) -> tuple[list[Plugin], list[str]]:
+def others(package: str) -> list[Any]:
+    """The entry points of third parties that join ``package``."""
     from importlib.metadata import entry_points
 
     seam = package.removeprefix(_ROOT)
+    return [point for point in _points(entry_points, tuple(sys.path)) if point.name.startswith(f"{seam}.")]
+
+
+@functools.lru_cache(maxsize=1)
+def _points(find: Callable[..., Any], path: tuple[str, ...]) -> list[Any]:
+    """Those of every seam, by name: a command looks through several seams, and what is installed stays."""
+    return sorted(find(group=GROUP), key=lambda point: point.name)
+
+
+def _from_entry_points(package: str) -> tuple[list[Plugin], list[str]]:
+    seam = package.removeprefix(_ROOT)
     plugins: list[Plugin] = []
     notes: list[str] = []
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        if not point.name.startswith(f"{seam}."):
-            continue
+    for point in others(package):
         try:
             module = importlib.import_module(point.module)
         except Exception as error:  # somebody else's code, of any quality

@@ -19,13 +19,18 @@ from brickprof import __version__, plugins
 from brickprof.errors import BrickprofError, UsageError
 from brickprof.text import clean
 
+_ONLY_READ = ("report", "show")
 INTERRUPTED, BROKEN_PIPE = 130, 141
 _SELDOM = 100_000
 """Objects between two looks for cycles in garbage: a command makes records by the ten thousand, which hold none."""
 
 
-def build() -> tuple[typer.Typer, list[str]]:
-    """The app with every command, and notes on those of third parties that could not be loaded."""
+def build(only: str = "") -> tuple[typer.Typer, list[str]]:
+    """The app with every command, and notes on those of third parties that could not be loaded.
+
+    With ``only`` the one of that name, where it is ours and no third party has commands: typer takes as long to look
+    at all options of all commands as a report takes to be made.
+    """
     app = typer.Typer(
         name="brickprof",
         add_completion=False,
@@ -34,6 +39,10 @@ def build() -> tuple[typer.Typer, list[str]]:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_top)
+    ours = [name for name in plugins.names(__package__) if name != "app"]
+    if only in ours and not plugins.others(__package__):
+        plugins.load(__package__, only).register(app)
+        return app, []
     found = plugins.discover(__package__, leave_out=("app",))
     for register in found.exports("register").values():
         register(app)
@@ -62,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = _run(given or ["--help"])
         sys.stdout.flush()
+        if arguments is None and given and given[0] in _ONLY_READ:
+            sys.stderr.flush()
+            os._exit(code)  # to take apart what a long run was read into, object by object, takes as long as a report
         return code if given else UsageError.exit_code
     except BrickprofError as error:
         _say(error.message, error.hint)
@@ -84,7 +96,7 @@ def _reader_is_gone() -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    app, notes = build()
+    app, notes = build(arguments[0])
     for note in notes:
         _say(note, "")
     _check_command(app, arguments)

@@ -103,6 +103,7 @@ def report(
     """
     from brickprof.analysis.opening import open_run
     from brickprof.diagnosis import diagnosed
+    from brickprof.diagnosis.saving import keep
     from brickprof.errors import UsageError
     from brickprof.text import clean
 
@@ -121,6 +122,8 @@ def report(
         print(f"brickprof: this run is damaged, and what is whole is reported: {lost}", file=sys.stderr)
     for target in wanted:
         _make(target.module, target.place(opened.path or Path()), diagnosis, opened)
+    sys.stdout.flush()
+    keep(diagnosis, opened)
     raise typer.Exit(exit_code(diagnosis, fail_on))
 
 

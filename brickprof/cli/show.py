@@ -5,6 +5,7 @@ Enters: a run's folder or id, or a log, and perhaps an evidence id. Leaves: an o
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,6 +48,7 @@ def show(
     from rich.console import Console
 
     from brickprof.diagnosis import diagnosed, stored
+    from brickprof.diagnosis.saving import keep
     from brickprof.errors import UnreadableInput
     from brickprof.reports import overview, records
     from brickprof.text import clean
@@ -60,6 +62,8 @@ def show(
             print(json.dumps(overview.facts(opened, diagnosis), indent=2))
         else:
             overview.render(diagnosis, console)
+        sys.stdout.flush()
+        keep(diagnosis, opened)
         return
     kept = stored(opened)
     _warn(opened.damage if kept is None else kept.run.get("damage") or ())

@@ -62,7 +62,7 @@ def parse(content: bytes, file: str) -> tuple[Any, dict[tuple[str | int, ...], i
     # libyaml reads the whole library in a tenth of the time, where PyYAML was built with it.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        for event in yaml.parse(content, Loader=loader):
+        for event in yaml.parse(content, Loader=loader) if b"*" in content else ():
             if isinstance(event, yaml.AliasEvent):
                 line = event.start_mark.line + 1 if event.start_mark else 1
                 raise ConfigurationError(f"{file}:{line}: aliases are not read here.")

@@ -87,7 +87,7 @@ def _word(value: Any) -> Value:
 def _layers(grid: Grid) -> list[dict[str, Any]]:
     if not len(grid):
         return []
-    looked = ~np.isnan(grid.numel)
+    looked = grid.looked
     firsts = np.argmax(looked, axis=0)
     lasts = len(grid) - 1 - np.argmax(looked[::-1], axis=0)
     several = len({brick.model for brick in grid.bricks}) > 1
@@ -107,10 +107,10 @@ def _layers(grid: Grid) -> list[dict[str, Any]]:
 
 def _largest(grid: Grid, look: int, places: list[int]) -> Value:
     """The largest of one block in one look; a word where something of it is not finite."""
-    broken = np.nansum(grid.nan[look, places]), np.nansum(grid.inf[look, places])
+    broken = np.nansum(grid.row("nan", look)[places]), np.nansum(grid.row("inf", look)[places])
     if any(broken):
         return "nan" if broken[0] else "inf"
-    known = grid.absmax[look, places]
+    known = grid.row("absmax", look)[places]
     known = known[~np.isnan(known)]
     return _word(known.max()) if len(known) else "nan"
 

@@ -32,7 +32,7 @@ from brickprof.diagnosis.timeline import Timeline
 from brickprof.diagnosis.transfer_facts import transfer_facts
 from brickprof.records import Record
 from brickprof.rules import again
-from brickprof.rules.engine import Engine
+from brickprof.rules.engine import Engine, batches
 from brickprof.rules.story import Story
 
 if TYPE_CHECKING:
@@ -78,9 +78,10 @@ class Doctor:
     def read(self, run: Run) -> None:
         """A whole run: its columns at once, its records only where their order counts."""
         self.engine.story = Story.of(run)
-        for record in run.records(thinned=True):
-            self.engine.listen(record)
-            self.timeline.feed(record)
+        for records in batches(run.records(thinned=True, telling=self.engine.telling)):
+            self.engine.hear(records)
+            for record in records:
+                self.timeline.feed(record)
 
     @np.errstate(all="ignore")  # a run may hold any numbers: what overflows is infinite, and says so
     def diagnosis(self, run: Run | None = None) -> Diagnosis:

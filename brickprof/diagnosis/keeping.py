@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
@@ -37,9 +38,13 @@ _OF_RUN = {"id": str, "script": str, "steps": int, "ranks": int, "exit": dict, "
 
 def diagnosed(run: Run) -> Diagnosis:
     """What became of ``run``, on the terms it was started with: as it is stored beside it, or judged now."""
-    from brickprof.diagnosis.doctor import diagnose
+    known = stored(run)
+    if known is not None:
+        return known
+    run.read_ahead()
+    from brickprof.diagnosis.doctor import diagnose  # takes a while, in which the samples are on their way
 
-    return stored(run) or diagnose(run)
+    return diagnose(run)
 
 
 def stored(run: Run) -> Diagnosis | None:
@@ -59,13 +64,17 @@ def stored(run: Run) -> Diagnosis | None:
     return replace(found, run={**found.run, "folder": str(run.path)})
 
 
-def remember(folder: Path, of: State) -> None:
-    """Writes what the ``diagnosis.json`` in ``folder`` was made of: ``of``, the state before anything was read."""
+def remember(folder: Path, of: State, known: Mapping[str, tuple[int, int]] | None = None) -> None:
+    """Writes what the ``diagnosis.json`` in ``folder`` was made of: ``of``, the state before anything was read.
+
+    ``known`` are sizes and checksums of files that need not be read again.
+    """
+    sums = {name: crc for name, (size, crc) in (known or {}).items() if name in of and of[name][0] == size}
     fields = {
         "schema": SCHEMA,
         "diagnosis": _digest((folder / DIAGNOSIS).read_bytes()),
         "judge": judge(),
-        "files": {name: [*told, checksum(folder / name)] for name, told in of.items()},
+        "files": {name: [*told, sums[name] if name in sums else checksum(folder / name)] for name, told in of.items()},
     }
     temporary = folder / f".{JUDGED}.{os.getpid()}"
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from brickprof.records import Event, Sample
+
 _HEAD, _TAIL, _MOST = 64, 512, 4096
 
 
@@ -17,34 +19,40 @@ class Point:
 
 
 class Series:
+    """Numbers and the records they stand in. Of ten thousand few are ever looked at: these become points then."""
+
     def __init__(self) -> None:
-        self._points: list[Point] = []
+        self._kept: list[Point | tuple[int, float, Event | Sample]] = []
+        self._step, self._value = -1, 0.0
         self.count = 0
 
-    def add(self, point: Point) -> None:
+    def add(self, step: int, value: float, record: Event | Sample) -> None:
         self.count += 1
-        self._points.append(point)
-        if len(self._points) > _MOST:
-            points = self._points
-            self._points = points[:_HEAD] + points[_HEAD:-_TAIL:2] + points[-_TAIL:]
+        self._step, self._value = step, value
+        self._kept.append((step, value, record))
+        if len(self._kept) > _MOST:
+            kept = self._kept
+            self._kept = kept[:_HEAD] + kept[_HEAD:-_TAIL:2] + kept[-_TAIL:]
 
-    def raise_last(self, point: Point) -> None:
-        """Adds ``point``, or keeps only the greater one when the last is of the same step."""
-        if self._points and self._points[-1].step == point.step:
-            if point.value > self._points[-1].value:
-                self._points[-1] = point
-        else:
-            self.add(point)
+    def raise_last(self, step: int, value: float, record: Event | Sample) -> None:
+        """Adds a number, or keeps only the greater one when the last is of the same step."""
+        if not self._kept or self._step != step:
+            self.add(step, value, record)
+        elif value > self._value:
+            self._value = value
+            self._kept[-1] = (step, value, record)
 
     def until(self, step: int) -> list[Point]:
         """The points of steps up to and with ``step``."""
-        return [point for point in self._points if point.step <= step]
+        return [point for point in self if point.step <= step]
 
     def __iter__(self) -> Iterator[Point]:
-        return iter(self._points)
+        points = [each if isinstance(each, Point) else Point(each[0], each[1], each[2].id) for each in self._kept]
+        self._kept = list(points)
+        return iter(points)
 
     def __len__(self) -> int:
-        return len(self._points)
+        return len(self._kept)
 
 
 def median(points: list[Point]) -> float:

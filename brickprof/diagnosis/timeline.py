@@ -15,7 +15,7 @@ from brickprof.bricks import Brick
 from brickprof.diagnosis.series import Point, Series
 from brickprof.records import Event, Record, Sample, Span
 from brickprof.rules.causality import Depth
-from brickprof.rules.names import Names, number
+from brickprof.rules.names import NAMING, Names, number
 from brickprof.rules.sightings import USED
 
 _MOST_TENSORS = 20_000
@@ -102,9 +102,11 @@ class Timeline:
 
     def feed(self, record: Record) -> None:
         if isinstance(record, Event):
-            self.names.feed(record)
+            if record.kind in NAMING:
+                self.names.feed(record)
             if record.rank >= 0:
-                self.steps[record.rank] = max(self.steps.get(record.rank, -1), record.step)
+                if record.step > self.steps.setdefault(record.rank, -1):
+                    self.steps[record.rank] = record.step
                 self._event(record)
             elif record.kind == "exited":
                 self.ended = record
@@ -134,9 +136,9 @@ class Timeline:
     def _on_loss(self, event: Event) -> None:
         value, scale = number(event.fields.get("value")), number(event.fields.get("scale"))
         if value is not None and math.isfinite(value):
-            self.losses.add(Point(event.step, value, event.id))
+            self.losses.add(event.step, value, event)
         if scale is not None and scale != 1.0:
-            self.scaled_losses.add(Point(event.step, scale, event.id))
+            self.scaled_losses.add(event.step, scale, event)
 
     def _on_grad(self, event: Event) -> None:
         value = number(event.fields.get("l2"))
@@ -145,21 +147,21 @@ class Timeline:
         scale = number(event.fields.get("scale")) or 1.0
         if value is not None and math.isfinite(value) and not event.fields.get("nonfinite"):
             divisor = 1.0 if event.fields.get("point") == USED or scale <= 0 else scale
-            self.norms.raise_last(Point(event.step, value / divisor, event.id))
+            self.norms.raise_last(event.step, value / divisor, event)
 
     def _on_clip(self, event: Event) -> None:
         norm = number(event.fields.get("norm"))
-        self.clips.add(Point(event.step, math.nan if norm is None else norm, event.id))
+        self.clips.add(event.step, math.nan if norm is None else norm, event)
         self._happened(event, "clip")
 
     def _on_optimizer(self, event: Event) -> None:
         rates = event.fields.get("lr")
         known = [rate for rate in map(number, rates) if rate is not None] if isinstance(rates, list) else []
         if known:
-            self.rates.raise_last(Point(event.step, max(known), event.id))
+            self.rates.raise_last(event.step, max(known), event)
         if not event.fields.get("skipped"):
             self.updates += 1
-            self.applied.add(Point(event.step, 1.0, event.id))
+            self.applied.add(event.step, 1.0, event)
 
     def _on_scaler(self, event: Event) -> None:
         self.scaler_seen = self.scaler_seen or event.id
@@ -169,7 +171,7 @@ class Timeline:
         if operation == "unscale":
             self._happened(event, "unscale")
         if scale is not None and scale > 0:
-            self.scales.add(Point(event.step, scale, event.id))
+            self.scales.add(event.step, scale, event)
 
     def _happened(self, event: Event, what: str) -> None:
         if len(self.order) < 4096 or (event.rank, event.step) in self.order:
@@ -179,7 +181,7 @@ class Timeline:
         if event.fields.get("dtype") in ("float16", "bfloat16"):
             self.narrow_outputs.add(str(event.fields["dtype"]))
         if event.fields.get("inputs_finite") is True:
-            self.inputs_finite.add(Point(event.step, 1.0, event.id))
+            self.inputs_finite.add(event.step, 1.0, event)
 
     def _on_exit(self, event: Event) -> None:
         self.exits[event.rank] = event
@@ -191,9 +193,9 @@ class Timeline:
         elif sample.role == "activation":
             self._output(sample, finite)
         elif sample.role == "input" and finite and sample.nan == 0:
-            self.inputs_finite.add(Point(sample.step, 1.0, sample.id))
+            self.inputs_finite.add(sample.step, 1.0, sample)
         elif sample.role == "weight" and finite and sample.nan == 0:
-            self.weights_looked.raise_last(Point(sample.step, 1.0, sample.id))
+            self.weights_looked.raise_last(sample.step, 1.0, sample)
         if sample.role == "update" and sample.ratio and sample.l2 and math.isfinite(sample.ratio + sample.l2):
             self.moves.add(sample.step, sample.l2, sample.l2 / sample.ratio, sample.id)
 
@@ -212,7 +214,7 @@ class Timeline:
     def _output(self, sample: Sample, finite: bool) -> None:
         if finite and sample.absmax is not None and math.isfinite(sample.absmax):
             point = Point(sample.step, sample.absmax, sample.id)
-            self.outputs_looked.raise_last(point)
+            self.outputs_looked.raise_last(sample.step, sample.absmax, sample)
             if len(self.outputs) < _MOST_TENSORS or sample.brick in self.outputs:
                 self.outputs[sample.brick] = point
         if sample.zero_fraction == 1.0:

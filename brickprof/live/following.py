@@ -33,7 +33,7 @@ _OF_FIRST = _OF_ALL | frozenset(
     (b"brick", b"loss", b"losses", b"grad", b"clip", b"anomaly", b"note", b"dropped", b"probe_off")
 )
 _RESCAN, _SLACK = 1.0, 0.05
-"""Seconds between looks for new ranks and new gradients; looks are not quite evenly spaced."""
+"""Seconds between looks for new ranks; looks are not quite evenly spaced."""
 _FEW_RANKS = 16
 _MOST_NOTES = 4
 _LONGEST_NAME = 200
@@ -58,7 +58,7 @@ class Follow:
         self._gone: frozenset[int] = frozenset()
         """Ranks whose process is no more, though they said nothing of an end."""
         self._scanned = -math.inf
-        self._beaten = self._sampled = -math.inf
+        self._beaten = -math.inf
         self._loss = Means(Course("loss"))
         self._norm = Course("|grad|")
         self._unclipped = Course("|grad| before clipping")
@@ -87,7 +87,7 @@ class Follow:
         new = [event for file in self._files.values() for event in file.poll()]
         for event in new:
             self._take(event)
-        rows = self._new_rows(now)
+        rows = self._new_rows()
         beaten = self._beats(now)
         if new or rows or beaten:
             self._version += 1
@@ -152,11 +152,9 @@ class Follow:
         self.alarms += broken and not self._broken
         self._broken = broken
 
-    def _new_rows(self, now: float) -> bool:
-        """Gradients, once a second: they are many, and sampled rarely."""
-        if not self._ranks or now - self._sampled < _RESCAN - _SLACK:
+    def _new_rows(self) -> bool:
+        if not self._ranks:
             return False
-        self._sampled = now
         path = self._ranks[self.first] / SAMPLES
         if path not in self._rows:
             self._rows = {path: Rows(path)}

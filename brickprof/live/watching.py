@@ -11,11 +11,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import groupby
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.segment import Segment
 from rich.text import Text
 
 from brickprof.diagnosis import stored
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from brickprof.reports.live.scene import Scene
 
 _EVERY = 0.25
-_EVERY_PICTURE = 0.45
-"""Numbers change with every frame, curves with every second one, the map when there are new gradients."""
 _EVERY_LINE = 5.0
 _HURRY = 5.0
 """Seconds at least between two looks of the rules that an alarm asks for."""
@@ -212,7 +209,7 @@ class _Display:
     """The alternate screen of a terminal: only lines that have changed are written."""
 
     def __init__(self, console: Console) -> None:
-        self.screen = Screen(plain=ascii_only(console), every=_EVERY_PICTURE)
+        self.screen = Screen(plain=ascii_only(console))
         self._console = console
         self._shown: list[Line] = []
         self._size: tuple[int, int] = (0, 0)
@@ -236,14 +233,26 @@ class _Display:
         lines = self.screen.lines(self.screen.scene, *self._size)
         shown = self._shown or [[] for _ in lines]
         changed = [at for at, (new, old) in enumerate(zip(lines, shown, strict=False)) if new != old]
-        for _, group in groupby(enumerate(changed), key=lambda pair: pair[1] - pair[0]):
-            places = [at for _, at in group]
-            self._write(places[0], lines[places[0] : places[-1] + 1])
+        if changed:
+            self._console.file.write("".join(f"\x1b[{at + 1};1H{self._drawn(lines[at])}" for at in changed))
+            self._console.file.flush()
         self._shown = lines
 
-    def _write(self, at: int, lines: list[Line]) -> None:
-        drawn = [[Segment(text, STYLES[style]) for text, style in line] for line in lines]
-        self._console.update_screen_lines(drawn, 0, at)
+    def _drawn(self, line: Line) -> str:
+        """What the console would write for it: four screens a second are too many to ask it each time."""
+        codes = self._codes
+        return "".join([f"{codes[style][0]}{text}{codes[style][1]}" for text, style in line])
+
+    @cached_property
+    def _codes(self) -> dict[str, tuple[str, str]]:
+        """What a terminal is told before and behind a text in each style, in the colours that the console has."""
+        found = {}
+        for name, style in STYLES.items():
+            with self._console.capture() as said:
+                self._console.print(Text("x", style), end="")
+            before, _, behind = said.get().partition("x")
+            found[name] = before, behind
+        return found
 
     def suspend(self, keys: Keys) -> None:
         """Ctrl-Z: the terminal is the shell's until we are called back."""

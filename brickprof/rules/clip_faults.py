@@ -80,12 +80,14 @@ def _scaled(told: Sequence[Look], contract: Contract) -> Fault | None:
 
 
 def _still_scaled(look: Look) -> bool:
+    if not look.grads or not look.clips:
+        return False
     marked = [e for e in look.grads if e.fields.get("point") == "clip" and (number(e.fields.get("scale")) or 1.0) > 1.0]
-    return bool(marked) and bool(look.clips)
+    return bool(marked)
 
 
 def bound_in(look: Look) -> float | None:
-    return next((bound for clip in look.clips if (bound := bound_of(clip)) is not None), None)
+    return next((bound for bound in look.bounds if bound is not None), None)
 
 
 # -- every block clipped by itself
@@ -108,8 +110,7 @@ def _per_block(story: Story, told: Sequence[Look], contract: Contract) -> Fault 
 
 
 def _separate_clips(look: Look) -> bool:
-    bounds = {bound_of(clip) for clip in look.clips}
-    return len(look.clips) >= 3 and len(bounds) == 1 and None not in bounds
+    return len(look.clips) >= 3 and len(set(look.bounds)) == 1 and None not in look.bounds
 
 
 def _coefficients(clips: Sequence[Event]) -> tuple[float, float]:

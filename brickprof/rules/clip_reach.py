@@ -27,7 +27,7 @@ from brickprof.rules.clip_faults import (
     power_law,
     scaled_or_apart,
 )  # fmt: skip
-from brickprof.rules.handling import Declared, Look, bound_of, late, size
+from brickprof.rules.handling import Declared, Look, late, size
 from brickprof.rules.names import number, whole
 from brickprof.rules.story import Story
 
@@ -50,7 +50,7 @@ def partial(story: Story, told: Sequence[Look], bound: float | None, contract: C
     """Clipping that leaves out parameters which then are above the bound by themselves."""
     if bound is None or not told or story.names.optimizers(told[0].rank) > 1:
         return None
-    clipped = [look for look in told if look.clips and not all(late(clip, look.update) for clip in look.clips)]
+    clipped = [look for look in told if look.clips and not look.too_late]
     rests = [(look, *rest) for look in clipped if (rest := _rest(story, look)) is not None]
     bad = [found for found in rests if found[1] > contract.threshold("over") * bound]
     if not bad or len(bad) < 0.2 * len(rests):
@@ -73,7 +73,7 @@ def partial(story: Story, told: Sequence[Look], bound: float | None, contract: C
 
 def _rest(story: Story, look: Look) -> tuple[float, str, tuple[str, ...]] | None:
     """The norm, brick and evidence of what clipping did not touch."""
-    seen_at_clip = any(event.fields.get("point") == "clip" for event in look.grads)
+    seen_at_clip = bool(look.grads) and any(event.fields.get("point") == "clip" for event in look.grads)
     for event in look.grads:
         norm = size(event)
         if seen_at_clip and event.fields.get("point") == "step" and norm is not None:
@@ -129,7 +129,7 @@ def _unbounded(
     several = story.names.optimizers(told[0].rank) > 1
     if bound is None or (several and declared is None and not _on_nothing([c for look in told for c in look.clips])):
         return None  # of two optimizers one may be clipped on purpose
-    by_value = any(bound_of(clip) is None for look in told for clip in look.clips)
+    by_value = any(None in look.bounds for look in told)
     over = [look for look in told if look.after is not None and look.after > contract.threshold("over") * bound]
     if by_value or not over or (len(over) < contract.threshold("looks") and max(map(_after, over)) < 10 * bound):
         return None

@@ -15,7 +15,7 @@ from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Verdict, Violation
 from brickprof.rules import clip_faults, clip_reach, stated, wording
 from brickprof.rules.clip_faults import Fault
-from brickprof.rules.handling import Declared, Look, bound_of, declared_bound, looks
+from brickprof.rules.handling import Declared, Look, declared_bound, looks
 from brickprof.rules.layers import Growth, gradient_growth
 from brickprof.rules.names import number
 from brickprof.rules.story import Story
@@ -76,7 +76,7 @@ class EmbedGrad:
 
 def clip_bound(told: Sequence[Look], declared: Declared | None) -> float | None:
     """The bound in force: what clipping is given most often, else what is declared."""
-    given = Counter(bound for look in told for clip in look.clips if (bound := bound_of(clip)) is not None)
+    given = Counter(bound for look in told for bound in look.bounds if bound is not None)
     if given:
         return given.most_common(1)[0][0]
     return declared.value if declared is not None else None

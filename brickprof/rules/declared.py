@@ -107,10 +107,16 @@ def _numbers(value: Any, name: str) -> list[float]:
 
 def updates(story: Story, rank: int = 0) -> dict[int, int]:
     """How many updates each optimizer made."""
+    found: dict[int, int] = story.remembered("updates", rank, ("optimizer", "exit"), lambda: _updates(story, rank))
+    return dict(found)
+
+
+def _updates(story: Story, rank: int) -> dict[int, int]:
     found: dict[int, int] = {}
     for event in story.events("optimizer", rank):
-        at = whole(event.fields.get("optimizer"))
-        found[at] = max(found.get(at, 0), whole(event.fields.get("count")))
+        at, count = whole(event.fields.get("optimizer")), whole(event.fields.get("count"))
+        if count > found.setdefault(at, 0):
+            found[at] = count
     if len(found) == 1:
         last = story.last("exit", rank)
         told = whole(last.fields.get("updates")) if last is not None else 0
@@ -120,6 +126,11 @@ def updates(story: Story, rank: int = 0) -> dict[int, int]:
 
 def lasting(story: Story, rank: int = 0) -> list[int]:
     """The optimizers that were in use until the end; others were replaced on the way."""
+    found: list[int] = story.remembered("lasting", rank, ("optimizer",), lambda: _lasting(story, rank))
+    return list(found)
+
+
+def _lasting(story: Story, rank: int) -> list[int]:
     last: dict[int, int] = {}
     for event in story.events("optimizer", rank):
         last[whole(event.fields.get("optimizer"))] = event.step

@@ -8,15 +8,16 @@ live run with it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from brickprof import plugins
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.terms import Terms
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, together
-from brickprof.records import Event, Record
+from brickprof.records import Event, Record, Sample
 from brickprof.rules import log_lacks, obligations
 from brickprof.rules.story import Story
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from brickprof.run import Run
 
 _LIBRARY = ("story",)
+_AT_ONCE = 2**15
 
 
 class Rule(Protocol):
@@ -41,7 +43,8 @@ class Rule(Protocol):
 class Listener(Protocol):
     """A rule that follows the records one by one, because their order is what it is about.
 
-    One that follows some kinds of records only says so in ``hears``: ``(Span,)``, or ``(Event, Sample)``.
+    One that follows some kinds of records only says so in ``hears``: ``(Span,)``, or ``(Event, Sample)``. One that
+    would say the same without samples that repeat that a tensor is finite (``run.thinning``) has ``telling = True``.
     """
 
     contract: str
@@ -91,8 +94,28 @@ class Engine:
             except Exception as error:
                 self._fails(place, error)
 
+    def hear(self, records: Sequence[Record]) -> None:
+        """Many records of a run whose story is known: ``listen``, one listener after the other."""
+        if self.story.logged:
+            self._feeds = [(place, feed) for place, feed in self._feeds if self._concerns(self._rules[place])]
+        by_kind = {kind: [record for record in records if type(record) is kind] for kind in set(map(type, records))}
+        for place, feed in self._feeds:
+            kinds = [kind for kind in by_kind if self._hears(place, kind)]
+            heard = by_kind[kinds[0]] if len(kinds) == 1 else [record for record in records if type(record) in kinds]
+            try:
+                for record in heard:
+                    feed(record)
+            except Exception as error:
+                self._fails(place, error)
+
     def _hears(self, place: int, kind: type) -> bool:
         return issubclass(kind, getattr(self._rules[place], "hears", object))
+
+    @property
+    def telling(self) -> bool:
+        """Whether samples that say something new are all that anybody here listens to."""
+        listening = [self._rules[place] for place, _ in self._feeds if self._hears(place, Sample)]
+        return all(getattr(rule, "telling", False) for rule in listening)
 
     def results(self, run: Run | None = None) -> list[ContractResult]:
         """One result for each contract: several rules may watch one, each an obligation of it."""
@@ -153,9 +176,16 @@ def read(run: Run, terms: Terms | None = None) -> Engine:
     """An engine that has read a run that is over: its story at once, its records where their order counts."""
     engine = Engine(terms=terms)
     engine.story = Story.of(run)
-    for record in run.records(thinned=True):
-        engine.listen(record)
+    for records in batches(run.records(thinned=True, telling=engine.telling)):
+        engine.hear(records)
     return engine
+
+
+def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """As many at a time as are quick to hand on, and few enough to be held."""
+    coming = iter(records)
+    while found := list(islice(coming, _AT_ONCE)):
+        yield found
 
 
 def evaluate(run: Run, terms: Terms | None = None) -> list[ContractResult]:

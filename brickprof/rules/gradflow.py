@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from brickprof.contracts import registry
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Violation
-from brickprof.records import Event, Record, Sample, Span
+from brickprof.records import Event, Record, Sample
 from brickprof.rules import wording
 from brickprof.rules.causality import Depth
-from brickprof.rules.names import Key, Names, Tensor, number, whole
+from brickprof.rules.names import NAMING, Key, Names, Tensor, number, whole
 from brickprof.rules.use import Use
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class GradFlow:
     """The rule. A parameter costs memory only until its first gradient."""
 
     contract = CONTRACT
+    telling = True
 
     def __init__(self, contract: Contract | None = None) -> None:
         contract = contract or registry.find(CONTRACT)
@@ -79,15 +80,17 @@ class GradFlow:
         self._deep_from = self._deep_until = -1
 
     def feed(self, record: Record) -> None:
-        if isinstance(record, Sample):
+        if isinstance(record, Event):
+            if record.rank >= 0:
+                if record.kind in NAMING:
+                    self._names.feed(record)
+                self._event(record)
+        elif isinstance(record, Sample):
             self._sample(record)
-        elif isinstance(record, Span):
+        else:
             self._depth.feed(record)
             if record.step > self._deep_until or record.step <= self._deep_from:
                 self._use.feed(record)  # deep capture times other blocks: the two do not mix
-        elif record.rank >= 0:
-            self._names.feed(record)
-            self._event(record)
 
     # -- taking in
 

@@ -38,6 +38,22 @@ class Look:
     """The first update of the step."""
     _reckoned: dict[str, float | None] = field(default_factory=dict, repr=False, compare=False)
     """Norms that somebody asked for: several rules do, of ten thousand looks."""
+    _bounds: tuple[float | None, ...] | None = field(default=None, repr=False, compare=False)
+    _too_late: bool | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def bounds(self) -> tuple[float | None, ...]:
+        """The bound of each clip; None of one that is not by the norm."""
+        if self._bounds is None:
+            self._bounds = tuple(map(bound_of, self.clips))
+        return self._bounds
+
+    @property
+    def too_late(self) -> bool:
+        """Whether every clip came after the update."""
+        if self._too_late is None:
+            self._too_late = all(late(clip, self.update) for clip in self.clips)
+        return self._too_late
 
     @property
     def applied(self) -> Event | None:
@@ -52,7 +68,8 @@ class Look:
     @property
     def coefficient(self) -> float | None:
         """What the gradients were multiplied by between backward and update, the loss scale aside."""
-        found = number(self.applied.fields.get("coefficient")) if self.applied is not None else None
+        applied = self.applied
+        found = number(applied.fields.get("coefficient")) if applied is not None else None
         return found if found is not None and math.isfinite(found) else None
 
     @property
@@ -81,10 +98,12 @@ class Look:
         used = self._used()
         if used is not None:
             return used
-        if self.coefficient is not None and self.before is not None:
+        if self.applieds and self.coefficient is not None and self.before is not None:
             return self.before * self.coefficient
-        without_effect = [clip for clip in self.clips if late(clip, self.update) or clip_norm(clip) == 0.0]
-        return self.before if len(without_effect) == len(self.clips) else None
+        for clip in self.clips:
+            if clip_norm(clip) != 0.0 and not late(clip, self.update):
+                return None  # it took effect, and nobody measured what was left
+        return self.before
 
     def _used(self) -> float | None:
         """The norm seen at the update, where nobody called torch's clipping: that look comes after all by hand."""
@@ -122,17 +141,21 @@ def clip_norm(event: Event) -> float | None:
 
 def bound_of(event: Event) -> float | None:
     """The bound of a clip by norm; None for other kinds of clipping."""
-    found = number(event.fields.get("max_norm"))
-    plain = event.fields.get("how", "norm") == "norm" and not event.fields.get("local")
-    kind = number(event.fields.get("norm_type"))
-    return found if plain and kind in (None, _FLOAT_L2) and found is not None and 0 < found < math.inf else None
+    fields = event.fields
+    found = number(fields.get("max_norm"))
+    if found is None or not 0 < found < math.inf or fields.get("how", "norm") != "norm" or fields.get("local"):
+        return None
+    return found if number(fields.get("norm_type")) in (None, _FLOAT_L2) else None
 
 
 def late(clip: Event, update: Event | None) -> bool:
     """Whether clipping came after the update of its step."""
-    if isinstance(clip.fields.get("late"), bool):
-        return bool(clip.fields["late"])
-    return update is not None and update.step == clip.step and clip.moment > update.moment
+    told = clip.fields.get("late")
+    if isinstance(told, bool):
+        return told
+    if update is None or update.step != clip.step or clip.time_ns < update.time_ns:
+        return False
+    return clip.moment > update.moment
 
 
 _KINDS = ("clip", "grad", "applied")
@@ -151,9 +174,8 @@ def looks(story: Story, rank: int) -> list[Look]:
 def _made(story: Story, rank: int) -> list[Look]:
     found: dict[int, Look] = {}
     for event in story.events("optimizer", rank):
-        if not event.fields.get("skipped"):
-            look = found.setdefault(event.step, Look(event.step, rank))
-            look.update = look.update or event
+        if not event.fields.get("skipped") and event.step not in found:
+            found[event.step] = Look(event.step, rank, update=event)
     for kind in _KINDS:
         for event in story.events(kind, rank):
             if event.step in found:

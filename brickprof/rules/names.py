@@ -14,6 +14,8 @@ from typing import Any
 from brickprof.bricks import Brick, Kind
 from brickprof.records import Event
 
+NAMING = frozenset({"brick", "tensor", "model", "optimizer_created", "hyperparameters"})
+"""The kinds of events that say what a number or a name means."""
 Key = tuple[str, str]
 """A parameter across ranks: its model and its name."""
 
@@ -49,13 +51,15 @@ class Names:
         self._frozen: set[tuple[int, int]] = set()
 
     def feed(self, event: Event) -> None:
+        if event.kind not in NAMING:
+            return
         if event.kind == "brick":
             self._brick(event)
         elif event.kind == "tensor":
             self._tensor(event)
         elif event.kind == "model":
             self.models.add(str(event.fields.get("model", "")))
-        elif event.kind in ("optimizer_created", "hyperparameters"):
+        else:
             self._optimizer(event)
 
     def _brick(self, event: Event) -> None:

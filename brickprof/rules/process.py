@@ -16,7 +16,7 @@ from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Viol
 from brickprof.records import Event, Record
 from brickprof.rules import wording
 from brickprof.rules.failures import failure
-from brickprof.rules.names import Names, number, whole
+from brickprof.rules.names import NAMING, Names, number, whole
 from brickprof.rules.standstill import stand
 
 if TYPE_CHECKING:
@@ -62,14 +62,17 @@ class Process:
     def feed(self, record: Record) -> None:
         if not isinstance(record, Event):
             return
-        self._names.feed(record)
+        kind = record.kind
+        if kind in NAMING:
+            self._names.feed(record)
         if record.rank >= 0:
-            self._last_step = max(self._last_step, record.step)
-            if record.kind in ("loss", "optimizer"):
-                self._last_ns = max(self._last_ns, record.time_ns)
-        if record.kind == "exception":
+            if record.step > self._last_step:
+                self._last_step = record.step
+            if kind in ("loss", "optimizer") and record.time_ns > self._last_ns:
+                self._last_ns = record.time_ns
+        if kind == "exception":
             _keep(self._exceptions, record)
-        elif record.kind == "memory":
+        elif kind == "memory":
             self._remember(record, self._memory if record.rank >= 0 else self._resident)
         elif record.rank < 0:
             self._launch(record)

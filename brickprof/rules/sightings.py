@@ -8,7 +8,7 @@ afterwards.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from brickprof.bricks import Brick
@@ -25,24 +25,19 @@ _ROLES = {
 }  # fmt: skip
 
 
-def in_event(event: Event, names: Names) -> Iterator[Anomaly]:
-    fields = event.fields
+def in_event(event: Event, names: Names) -> Iterable[Anomaly]:
     if event.kind == "loss":
-        yield from _loss(event)
-    elif event.kind == "grad":
-        used = fields.get("point") == USED
-        yield from _listed(event, names, Stage.OPTIMIZER if used else Stage.BACKWARD)
-    elif event.kind == "weight":
-        yield from _listed(event, names, Stage.WEIGHTS)
-    elif event.kind == "clip":
-        norm = number(fields.get("norm"))
-        if norm is not None and not math.isfinite(norm):
-            yield Anomaly(
-                Stage.CLIP, event.step, rank=event.rank, nan=int(math.isnan(norm)), inf=int(math.isinf(norm)),
-                evidence=event.id, order=event.time_ns, details={"norm": norm},
-            )  # fmt: skip
-    elif event.kind in ("activation", "batch"):
-        yield from _counted(event, names)
+        return _loss(event)
+    if event.kind == "clip":
+        return _clip(event)
+    if event.kind == "grad":
+        used = event.fields.get("point") == USED
+        return _listed(event, names, Stage.OPTIMIZER if used else Stage.BACKWARD)
+    if event.kind == "weight":
+        return _listed(event, names, Stage.WEIGHTS)
+    if event.kind in ("activation", "batch"):
+        return _counted(event, names)
+    return ()
 
 
 def in_sample(sample: Sample, names: Names) -> Iterator[Anomaly]:
@@ -57,15 +52,25 @@ def in_sample(sample: Sample, names: Names) -> Iterator[Anomaly]:
     )  # fmt: skip
 
 
-def _loss(event: Event) -> Iterator[Anomaly]:
+def _loss(event: Event) -> tuple[Anomaly, ...]:
     value = number(event.fields.get("value"))
     if value is None or math.isfinite(value):
-        return
-    yield Anomaly(
+        return ()
+    return (Anomaly(
         Stage.LOSS, event.step, whole(event.fields.get("micro")), event.rank, nan=int(math.isnan(value)),
         inf=int(math.isinf(value)), numel=1, evidence=event.id, order=event.time_ns,
         details={name: event.fields.get(name) for name in ("value", "scale", "grad_fn", "dtype", "site")},
-    )  # fmt: skip
+    ),)  # fmt: skip
+
+
+def _clip(event: Event) -> tuple[Anomaly, ...]:
+    norm = number(event.fields.get("norm"))
+    if norm is None or math.isfinite(norm):
+        return ()
+    return (Anomaly(
+        Stage.CLIP, event.step, rank=event.rank, nan=int(math.isnan(norm)), inf=int(math.isinf(norm)),
+        evidence=event.id, order=event.time_ns, details={"norm": norm},
+    ),)  # fmt: skip
 
 
 def _listed(event: Event, names: Names, stage: Stage) -> Iterator[Anomaly]:

@@ -21,7 +21,7 @@ from brickprof.records import Event, Record, Sample, Span
 from brickprof.rules import ledger, sightings, wording
 from brickprof.rules.causality import Anomaly, Depth, Stage, key
 from brickprof.rules.ledger import Ledger, Step
-from brickprof.rules.names import Key, Names, number
+from brickprof.rules.names import NAMING, Key, Names, number
 
 if TYPE_CHECKING:
     from brickprof.run import Run
@@ -35,6 +35,7 @@ class Stability:
     """The rule. Memory is bounded: recent steps, the first sightings of each stage, and counts."""
 
     contract = CONTRACT
+    telling = True
 
     def __init__(self, contract: Contract | None = None) -> None:
         self._names = Names()
@@ -51,7 +52,8 @@ class Stability:
 
     def feed(self, record: Record) -> None:
         if isinstance(record, Event):
-            self._names.feed(record)
+            if record.kind in NAMING:
+                self._names.feed(record)
             self._event(record)
         elif isinstance(record, Sample):
             self._sample(record)
@@ -87,7 +89,8 @@ class Stability:
             known = self._ranks[rank] = Ledger()
         if known.first_step is None or step < known.first_step:
             known.first_step = step
-        self._newest = max(self._newest, step)
+        if step > self._newest:
+            self._newest = step
         return known
 
     def _note(self, anomaly: Anomaly) -> None:

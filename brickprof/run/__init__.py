@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Run"]
 
+_AT_ONCE = 2
+"""Ranks whose samples are read at a time before anybody asks for them."""
+
 
 class Run:
     """One training run. Tables are built when they are first asked for, and kept."""
@@ -151,15 +154,26 @@ class Run:
         """What each rank wrote, the launch (rank -1) first: for those who read columns rather than records."""
         return list(self._parts.values())
 
-    def records(self, rank: int | None = None, *, thinned: bool = False) -> Iterator[Record]:
+    def read_ahead(self) -> None:
+        """Begins to read what takes longest, beside whatever else is done."""
+        begun = 0
+        for part in self._parts.values():
+            begun += begun < _AT_ONCE and part.read_ahead()
+
+    def records(self, rank: int | None = None, *, thinned: bool = False, telling: bool = False) -> Iterator[Record]:
         """Events, samples and spans, ordered by time.
 
         ``thinned`` leaves out samples of uneventful steps where there are very many; those of the first and last
-        steps, and of steps around anything that is not finite, are always there.
+        steps, and of steps around anything that is not finite, are always there. ``telling`` leaves out of these the
+        ones that only say again that a tensor is finite (see ``brickprof.run.thinning``).
         """
         parts = [part for part in self._parts.values() if rank is None or part.rank == rank]
-        streams = [part.records(qualified=self.qualified, thinned=thinned) for part in parts]
+        streams = [part.records(qualified=self.qualified, thinned=thinned, telling=telling) for part in parts]
         return streams[0] if len(streams) == 1 else merge(*streams, key=time_of)
+
+    def checksums(self) -> dict[str, tuple[int, int]]:
+        """Size and CRC-32 of those files of its folder that are known already."""
+        return {name: known for part in self._parts.values() for name, known in part.checksums().items()}
 
     def find(self, identity: str) -> list[Record]:
         """The records that an evidence id names (see ``brickprof.run.evidence``)."""

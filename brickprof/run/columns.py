@@ -14,6 +14,7 @@ _KINDS = {
     "int8": np.int8, "int32": np.int32, "int64": np.int64, "uint16": np.uint16, "uint64": np.uint64,
     "float": np.float32, "double": np.float64,
 }  # fmt: skip
+_FEW_STRETCHES = 2000
 
 
 def whole(column: Any, missing: int = 0) -> Any:
@@ -65,8 +66,13 @@ def rows(table: Any, mask: Any) -> Any:
     """The rows of ``table`` that ``mask`` has, in their order."""
     import pyarrow as pa
 
-    bits = np.packbits(np.asarray(mask, bool), bitorder="little").tobytes()
-    return table.filter(pa.Array.from_buffers(pa.bool_(), len(mask), [None, pa.py_buffer(bits)]))
+    given = np.asarray(mask, bool)
+    edges = np.flatnonzero(np.diff(given, prepend=False, append=False)).tolist()
+    if len(edges) <= 2 * _FEW_STRETCHES:  # ``filter`` would import all of pyarrow.compute
+        parts = [table.slice(start, end - start) for start, end in zip(edges[::2], edges[1::2], strict=True)]
+        return pa.concat_tables([table.slice(0, 0), *parts])
+    bits = np.packbits(given, bitorder="little").tobytes()
+    return table.filter(pa.Array.from_buffers(pa.bool_(), len(given), [None, pa.py_buffer(bits)]))
 
 
 def _filled(column: Any, missing: int) -> Any:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from heapq import merge
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from brickprof.bricks import Brick, Coordinates
 from brickprof.journal import (
@@ -23,18 +24,26 @@ from brickprof.journal import (
     Damage,
     decode_fields,
     encode_fields,
-    read_events,
     read_slate,
     read_table,
     schema,
 )
 from brickprof.journal.frames import empty
+from brickprof.journal.pages import read_events
+from brickprof.journal.sweep import Sweep
 from brickprof.records import PHASES, ROLES, Event, Record, Sample, Span
 from brickprof.run.names import NAMED_LATER, Names
-from brickprof.run.thinning import thin_samples
+
+if TYPE_CHECKING:
+    from brickprof.run.sampled import Samples
 
 _ROWS = 4096
 _MOST_SPANS = 200_000
+_LONG = 2**23
+"""Bytes of samples from which on they are read by the column, on all cores."""
+_ALWAYS = ("role", "step", "tensor", "brick", "nan", "inf", "l2")
+"""Columns of samples that every judgement asks for."""
+_NAMING = ("brick", "tensor", "model")
 
 
 class Part:
@@ -45,10 +54,13 @@ class Part:
         rank: int,
         events: Callable[[], tuple[list[Event], Damage]],
         table: Callable[[str], tuple[Any, Damage]],
+        sampled: Path | None = None,
     ) -> None:
         self.rank = rank
         self._load_events = events
         self._load_table = table
+        self._sampled = sampled
+        """The file of the samples, where they lie in one."""
 
     @cached_property
     def written(self) -> tuple[list[Event], Damage]:
@@ -57,7 +69,9 @@ class Part:
 
     @cached_property
     def events(self) -> list[Event]:
-        kept = (event for event in self.written[0] if NAMED_LATER not in event.fields)
+        kept = [event for event in self.written[0] if NAMED_LATER not in event.fields]
+        if not any(event.kind == "losses" for event in kept):
+            return kept
         return [event for each in kept for event in unpacked(each)]
 
     @cached_property
@@ -72,9 +86,42 @@ class Part:
     def samples(self) -> tuple[Any, Damage]:
         return self._load_table("samples")
 
+    @cached_property
+    def _sweep(self) -> Sweep | None:
+        """The samples on their way; None where they are few, or the whole table is there already."""
+        if self._sampled is None or "samples" in self.__dict__:
+            return None
+        try:
+            if self._sampled.stat().st_size < _LONG:
+                return None
+            return Sweep(self._sampled, "samples", _ALWAYS)
+        except OSError:
+            return None
+
+    def read_ahead(self) -> bool:
+        """Begins to read the samples beside whatever else is done, if they are many: whether it does."""
+        return self._sweep is not None
+
+    def checksums(self) -> dict[str, tuple[int, int]]:
+        """Size and CRC-32 of files that were read for other reasons, by their path in the run."""
+        sweep = self.__dict__.get("_sweep")
+        if self._sampled is None or sweep is None or not sweep.whole:
+            return {}
+        return {f"{self._sampled.parent.name}/{self._sampled.name}": (sweep.size, sweep.checksum)}
+
+    @cached_property
+    def sampled(self) -> Samples:
+        """The samples by the column: quicker to come by than their table."""
+        from brickprof.run.sampled import Given, Samples
+
+        if self._sweep is not None and self._sweep.whole:
+            return Samples(self._sweep)
+        return Samples(Given(*self.samples))
+
     @property
     def damage(self) -> list[Damage]:
-        return [found for _, found in (self.written, self.spans, self.samples) if found]
+        lost = (self.written[1], self.spans[1], self.sampled.damage)
+        return [found for found in lost if found]
 
     @cached_property
     def coordinates(self) -> Coordinates:
@@ -86,18 +133,32 @@ class Part:
                     break
         return Coordinates()
 
-    def records(self, *, qualified: bool, thinned: bool = False) -> Iterator[Record]:
+    def records(self, *, qualified: bool, thinned: bool = False, telling: bool = False) -> Iterator[Record]:
         """Everything, ordered by time; a span stands where it starts."""
-        events = sorted(self.events, key=time_of)
-        table, timed = self.samples[0], self.spans[0]
-        if thinned:
-            table, timed = thin_samples(table), timed.slice(0, _MOST_SPANS)
+        events = sorted(self.events, key=attrgetter("time_ns"))
+        timed = self.spans[0]
+        table = self._few(telling=telling) if thinned else _by_time(self.samples[0])
+        if thinned and not timed.num_rows:
+            few: list[Record] = [*events, *self.as_samples(table, qualified=qualified)]
+            return iter(sorted(few, key=attrgetter("time_ns")))
         streams: list[Iterable[Record]] = [events]
         if table.num_rows:
-            streams.append(self.as_samples(table.sort_by("time_ns"), qualified=qualified))
+            streams.append(self.as_samples(table, qualified=qualified))
         if timed.num_rows:
+            timed = timed.slice(0, _MOST_SPANS) if thinned else timed
             streams.append(self.as_spans(timed.sort_by("start_ns")))
         return merge(*streams, key=time_of) if len(streams) > 1 else iter(events)
+
+    def _few(self, *, telling: bool) -> Any:
+        """The samples that are worth a record, ordered by time."""
+        from brickprof.run import columns, thinning
+        from brickprof.run.sampled import Given, Samples
+
+        table = _by_time(self.sampled.table(thinning.thinned(self.sampled)))
+        if not telling or not table.num_rows:
+            return table
+        named = sorted(event.time_ns for event in self.events if event.kind in _NAMING)
+        return columns.rows(table, thinning.telling(Samples(Given(table, Damage(""))), self.names, named))
 
     def as_samples(self, table: Any, *, qualified: bool) -> Iterator[Sample]:
         """The rows of a table with the columns of samples, as records."""
@@ -153,6 +214,7 @@ def of_folder(rank: int, folder: Path) -> Part:
         rank,
         lambda: _events(folder, file, rank),
         lambda name: read_table(folder / tables[name], schema(name)),
+        folder / SAMPLES,
     )
 
 
@@ -183,7 +245,7 @@ class GivenPart(Part):
         self._given = records
         self._several = len({record.brick.model for record in records if not isinstance(record, Event)}) > 1
 
-    def records(self, *, qualified: bool, thinned: bool = False) -> Iterator[Record]:
+    def records(self, *, qualified: bool, thinned: bool = False, telling: bool = False) -> Iterator[Record]:
         return iter(sorted(self._given, key=time_of))
 
     @cached_property
@@ -233,6 +295,17 @@ def of_records(records: Iterable[Record]) -> dict[int, Part]:
 
 def time_of(record: Record) -> int:
     return record.start_ns if isinstance(record, Span) else record.time_ns
+
+
+def _by_time(table: Any) -> Any:
+    from brickprof.run.columns import places, whole
+
+    if not table.num_rows:
+        return table
+    import numpy as np
+
+    times = whole(table["time_ns"])
+    return table if bool(np.all(times[1:] >= times[:-1])) else table.take(places(np.argsort(times, kind="stable")))
 
 
 def as_table(name: str, rows: list[tuple[Any, ...]]) -> Any:

@@ -33,7 +33,7 @@ def heat_map(heat: Heat, width: int, height: int, *, plain: bool = False) -> Map
     if not heat or width < 1 or height < 1:
         return Map()
     layers, cells = folded(heat.layers, [row[-width:] for row in heat.cells], height)
-    numbers = [cell for row in cells for cell in row if isinstance(cell, float)]
+    numbers = [cell for row in cells for cell in row if cell.__class__ is float]
     low, high = _limits(numbers) if numbers else (None, None)
     marks = PLAIN_LEVELS if plain else LEVELS
     rows = tuple(_marked(row, low or 0.0, high or 0.0, marks) for row in cells)
@@ -79,7 +79,12 @@ def _between(first: str, last: str) -> str:
 
 
 def _worst_of(rows: Sequence[Sequence[Cell]]) -> list[Cell]:
-    return list(rows[0]) if len(rows) == 1 else [_worst(column) for column in zip(*rows, strict=True)]
+    if len(rows) == 1:
+        return list(rows[0])
+    try:
+        return list(map(max, *rows))  # numbers only, as nearly always: see below
+    except TypeError:
+        return [_worst(column) for column in zip(*rows, strict=True)]
 
 
 def _worst(cells: Sequence[Cell]) -> Cell:

@@ -16,6 +16,10 @@ from brickprof.reports.live.scene import Point
 _BARS = "▁▂▃▄▅▆▇█"
 _PLAIN_BARS = "_.-=+*#@"
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+_FILLED = tuple(
+    tuple(tuple(sum(dots[above : below + 1]) for below in range(4)) for above in range(4)) for dots in _DOTS
+)
+"""The dots of one side of a character from one row of it to another."""
 _BRAILLE = (" ", *(chr(0x2800 + dots) for dots in range(1, 256)))
 _DECADES = 2.0
 
@@ -75,8 +79,10 @@ def _columns(points: Sequence[Point], count: int) -> list[_Column]:
     first, last = points[0].step, points[-1].step
     span = max(last - first, 1)
     columns = [_Column() for _ in range(count)]
+    most = count - 1
     for point in points:
-        column = columns[min(max((point.step - first) * (count - 1) // span, 0), count - 1)]
+        place = (point.step - first) * most // span
+        column = columns[0 if place < 0 else most if place > most else place]
         if point.low < column.low:
             column.low = point.low
         if point.high > column.high:
@@ -100,7 +106,8 @@ def _dots(columns: list[_Column], height: int, low: float, high: float, *, log: 
         if column.low > column.high:
             last = None if column.odd else last
             continue
-        from_row, to_row = row(column.high), row(column.low)
+        from_row = row(column.high)
+        to_row = row(column.low) if column.low < column.high else from_row
         if last is not None:
             _join(found, last, (x, (from_row + to_row) // 2))
         known = found[x]
@@ -124,8 +131,11 @@ def _braille(dots: list[tuple[int, int] | None], width: int, height: int) -> tup
     cells = [[0] * width for _ in range(height)]
     for x, stretch in enumerate(dots):
         if stretch is not None:
-            for y in range(stretch[0], stretch[1] + 1):
-                cells[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
+            first, last = stretch
+            top, bottom, side = first // 4, last // 4, x % 2
+            for row in range(top, bottom + 1):
+                above, below = first % 4 if row == top else 0, last % 4 if row == bottom else 3
+                cells[row][x // 2] |= _FILLED[side][above][below]
     return tuple("".join(map(_BRAILLE.__getitem__, row)) for row in cells)
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import textwrap
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -65,9 +65,7 @@ class Screen:
     keys: bool = True
     """Whether somebody is at the keyboard."""
     scene: Scene | None = None
-    every: float = 0.0
-    """Seconds for which a picture is good, though there are newer numbers."""
-    _kept: dict[str, tuple[Any, list[Line], float]] = field(default_factory=dict)
+    _kept: dict[str, tuple[Any, tuple[int, ...], list[Line]]] = field(default_factory=dict)
 
     def lines(self, scene: Scene, width: int, height: int | None) -> list[Line]:
         """``height`` lines of ``width`` columns; without a height, as many as it takes."""
@@ -80,7 +78,8 @@ class Screen:
                 body.pop()
         else:
             body += [[] for _ in range(height - len(head) - len(foot) - len(body))]
-        whole = [_fitted(self._worded(line), width) for line in (*head, *body, *foot)]
+        lines = (line if isinstance(line, _Fitted) else self._worded(line) for line in (*head, *body, *foot))
+        whole = [_fitted(line, width) for line in lines]
         return whole if height is None else whole[:height]
 
     def _worded(self, line: Line) -> Line:
@@ -119,8 +118,9 @@ class Screen:
             one = [*self._curves(scene, left, height - 3), [], *self._times(scene.seconds, left)]
             two = self._heat(scene.heat, right, height)
             rows = max(len(one), len(two))
-            both = zip(_padded(one, rows), _padded(two, rows), strict=True)
-            return [_beside(a, b, left) for a, b in both][:height]
+            both = zip(_padded(one, rows, left), _padded(two, rows, right), strict=True)
+            lines: list[Line] = [_Fitted((*_fitted(a, left), ("  ", ""), *_fitted(b, right)), width) for a, b in both]
+            return lines[:height]
         curve = max((height - 2) // 2, 3)
         rest = height - curve - 2
         lines = [*self._curve(scene.loss, width, curve), *self._times(scene.seconds, width)]
@@ -134,21 +134,21 @@ class Screen:
         return [*self._curve(scene.loss, width, upper), [], *self._curve(scene.norm, width, height - 1 - upper)]
 
     def _curve(self, series: Series, width: int, height: int) -> list[Line]:
-        return self._once(series.name, (series, width, height), lambda: _curve(series, width, height, self.plain))
+        return self._once(series.name, width, (series, height), lambda: _curve(series, width, height, self.plain))
 
     def _times(self, series: Series, width: int) -> list[Line]:
-        return self._once("times", (series, width), lambda: _times(series, width, self.plain))
+        return self._once("times", width, (series,), lambda: _times(series, width, self.plain))
 
     def _heat(self, heat: Heat, width: int, height: int) -> list[Line]:
-        return self._once("heat", (heat, width, height), lambda: _heat(heat, width, height, self.plain))
+        return self._once("heat", width, (heat, height), lambda: _heat(heat, width, height, self.plain))
 
-    def _once(self, name: str, key: tuple[Any, ...], make: Callable[[], list[Line]]) -> list[Line]:
-        """The lines that were made last time, while their numbers are the same or still young; or new ones."""
-        now = time.monotonic()
+    def _once(self, name: str, width: int, of: tuple[Any, ...], make: Callable[[], list[Line]]) -> list[Line]:
+        """The lines that were made last time, while their numbers are the same; or new ones."""
+        key = (*of[1:], width)
         known = self._kept.get(name)
-        if known is None or known[0][1:] != key[1:] or (known[0][0] is not key[0] and now - known[2] >= self.every):
-            self._kept[name] = known = (key, make(), now)
-        return list(known[1])
+        if known is None or known[0] is not of[0] or known[1] != key:
+            self._kept[name] = known = (of[0], key, [_fitted(self._worded(line), width) for line in make()])
+        return list(known[2])
 
     def _findings(self, scene: Scene, width: int, height: int) -> list[Line]:
         if scene.diagnosis is None:
@@ -291,8 +291,12 @@ def _heat(heat: Heat, width: int, height: int, plain: bool) -> list[Line]:
 
 
 def _levels(row: str, marks: str) -> Line:
-    tones = dict(zip(marks, ("low", "low", "middle", "high", "high"), strict=True)) | {"N": "odd", "I": "odd"}
-    return [("".join(group), tone) for tone, group in groupby(row, key=lambda mark: tones.get(mark, ""))]
+    return [("".join(group), tone or "") for tone, group in groupby(row, key=_tones(marks).get)]
+
+
+@cache
+def _tones(marks: str) -> dict[str, str]:
+    return dict(zip(marks, ("low", "low", "middle", "high", "high"), strict=True)) | {"N": "odd", "I": "odd"}
 
 
 def _short(name: str, width: int) -> str:
@@ -392,8 +396,18 @@ def _width(line: Line) -> int:
     return sum(len(text) if text.isascii() else cell_len(text) for text, _ in line)
 
 
+class _Fitted(list[tuple[str, str]]):
+    """A line that has its width already: a picture that stays for several frames is measured once."""
+
+    def __init__(self, line: Iterable[tuple[str, str]], width: int) -> None:
+        super().__init__(line)
+        self.width = width
+
+
 def _fitted(line: Line, width: int) -> Line:
     """``line`` in exactly ``width`` columns."""
+    if isinstance(line, _Fitted) and line.width == width:
+        return line
     room, kept = width, []
     for text, style in line:
         size = len(text) if text.isascii() else cell_len(text)
@@ -405,15 +419,11 @@ def _fitted(line: Line, width: int) -> Line:
         room -= size
         if room <= 0:
             break
-    return [*kept, (" " * room, "")] if room > 0 else kept
+    return _Fitted([*kept, (" " * room, "")] if room > 0 else kept, width)
 
 
-def _padded(lines: list[Line], rows: int) -> list[Line]:
-    return [*lines, *([] for _ in range(rows - len(lines)))]
-
-
-def _beside(a: Line, b: Line, left: int) -> Line:
-    return [*_fitted(a, left), ("  ", ""), *b]
+def _padded(lines: list[Line], rows: int, width: int) -> list[Line]:
+    return [*lines, *(_fitted([], width) for _ in range(rows - len(lines)))]
 
 
 def _sides(left: Line, right: Line, width: int) -> Line:

@@ -17,15 +17,16 @@ No rule keeps records of its own, so that a hundred rules cost one pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from brickprof.records import ROLES, Event, Record, Sample, Span
 from brickprof.rules.causality import Depth
-from brickprof.rules.names import Names, number
+from brickprof.rules.names import NAMING, Names, number
 from brickprof.rules.story.grids import Columns, Grid
 from brickprof.rules.story.tracks import EMPTY, Track, track
 from brickprof.rules.use import Use
@@ -42,6 +43,7 @@ _PLAIN = frozenset({
     "step", "what",
 })  # fmt: skip
 """Fields that hold one word or number, in whatever kind of event."""
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 class Story:
@@ -54,6 +56,7 @@ class Story:
         self._events: dict[tuple[str, int], list[Event]] = {}
         self._columns: dict[tuple[str, int], Columns] = {}
         self._tracks: dict[tuple[Any, ...], tuple[int, Track]] = {}
+        self._remembered: dict[tuple[str, int], tuple[tuple[int, ...], Any]] = {}
         self._step_ns: dict[int, list[tuple[int, int]]] = {}
         self._flops: dict[int, dict[int, int]] = {}
         self._steps: dict[int, int] = {}
@@ -89,6 +92,27 @@ class Story:
         if event.rank >= 0 and event.kind in _TRAINING:
             self._steps[event.rank] = max(self._steps.get(event.rank, 0), event.step + 1)
         if event.kind == "anomaly":
+            until = event.fields.get("until")
+            self._deep = (event.step, until if isinstance(until, int) else -1)
+
+    def take(self, rank: int, events: Iterable[Event]) -> None:
+        """Every event of one rank, in the order in which they happened: what feeding them one by one comes to."""
+        told: dict[str, list[Event]] = {}
+        for event in events:
+            if not _SCALARS.issuperset(map(type, event.fields.values())):
+                event = _sound(event)
+            kind = event.kind
+            if kind in told:
+                told[kind].append(event)
+            else:
+                told[kind] = [event]
+            if kind in NAMING:
+                self.names.feed(event)
+        self._events.update({(kind, rank): found for kind, found in told.items()})
+        trained = [event.step + 1 for kind in _TRAINING for event in told.get(kind, ())]
+        if rank >= 0 and trained:
+            self._steps[rank] = max(0, *trained)
+        for event in told.get("anomaly", ())[-1:]:
             until = event.fields.get("until")
             self._deep = (event.step, until if isinstance(until, int) else -1)
 
@@ -154,11 +178,21 @@ class Story:
         key = (kind, value, rank, tuple(sorted(equal.items())))
         known = self._tracks.get(key)
         if known is None or known[0] != len(events):
-            chosen = [event for event in events if all(event.fields.get(name) == want for name, want in equal.items())]
+            chosen = events
+            for name, want in equal.items():
+                chosen = [event for event in chosen if event.fields.get(name) == want]
             known = self._tracks[key] = (
                 len(events),
                 track(chosen, lambda event: _largest(event.fields.get(value)), rank),
             )
+        return known[1]
+
+    def remembered(self, what: str, rank: int, kinds: tuple[str, ...], made: Callable[[], Any]) -> Any:
+        """What ``made`` gives, which several rules ask for: made again when there are more events of these kinds."""
+        state = tuple(len(self.events(kind, rank)) for kind in kinds)
+        known = self._remembered.get((what, rank))
+        if known is None or known[0] != state:
+            known = self._remembered[what, rank] = (state, made())
         return known[1]
 
     def losses(self, rank: int = 0) -> Track:
@@ -171,7 +205,7 @@ class Story:
         key = ("|grad|", rank)
         known = self._tracks.get(key)
         if known is None or known[0] != len(events):
-            found = track(sorted(events, key=lambda event: (event.step, event.moment)), _norm, rank)
+            found = track(sorted(events, key=attrgetter("step", "time_ns", "seq")), _norm, rank)
             known = self._tracks[key] = len(events), _largest_of_step(found)
         return known[1]
 

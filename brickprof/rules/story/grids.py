@@ -42,6 +42,7 @@ class Grid:
     _cells: tuple[Wholes, Wholes] | None
     """Row and column of each sample; None where they fill the matrix in its own order."""
     _columns: dict[str, Source] = field(repr=False)
+    _rows: dict[tuple[str, int], Floats] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -57,6 +58,24 @@ class Grid:
         made = np.full(shape, np.nan)
         made[self._cells] = values
         return made
+
+    def row(self, name: str, look: int) -> Floats:
+        """One look of one statistic; of one that nobody asked for so far, only that look is fetched."""
+        part = getattr(self._columns.get(name), "part", None)
+        if name in self.__dict__ or self._cells is not None or part is None:
+            found: Floats = getattr(self, name)[look]
+            return found
+        if (name, look) not in self._rows:
+            wide = len(self.tensors)
+            self._rows[name, look] = part(look * wide, (look + 1) * wide)
+        return self._rows[name, look]
+
+    @cached_property
+    def looked(self) -> npt.NDArray[np.bool_]:
+        """Which tensor was looked at when."""
+        if self._cells is None and getattr(self._columns.get("numel"), "gapless", False):
+            return np.broadcast_to(np.True_, (len(self.steps), len(self.tensors)))
+        return ~np.isnan(self.numel)
 
     @cached_property
     def numel(self) -> Floats:
@@ -177,16 +196,32 @@ class Columns:
     def _made(self) -> Grid:
         self._chunks = [_joined(self._chunks)]
         where, places, columns, sums = self._chunks[0]
-        steps, rows = distinct(where)
+        steps = _regular(where, places, len(self._tensors))
+        cells = None
+        if steps is None:
+            steps, rows = distinct(where)
+            cells = rows, places
         shape = len(steps), len(self._tensors)
-        full = len(rows) == shape[0] * shape[1]
-        ordered = full and bool(np.array_equal(rows * shape[1] + places, np.arange(len(rows))))
         checksum: Wholes = np.broadcast_to(np.int64(-1), shape)
         if sums is not None:
             checksum = np.full(shape, -1, np.int64)
-            checksum[rows, places] = sums
-        cells = None if ordered else (rows, places)
+            checksum[cells if cells is not None else ...] = sums if cells is not None else sums.reshape(shape)
         return Grid(self.role, self.rank, steps, tuple(self._tensors), tuple(self._bricks), checksum, cells, columns)
+
+
+def _regular(steps: Wholes, places: Wholes, wide: int) -> Wholes | None:
+    """The steps of samples that fill the matrix in its own order; None where they do not."""
+    if not wide or len(steps) % wide:
+        return None
+    by_look, columns = steps.reshape(-1, wide), places.reshape(-1, wide)
+    firsts: Wholes = np.ascontiguousarray(by_look[:, 0])
+    if np.any(firsts[1:] <= firsts[:-1]) or np.any(by_look[:, -1] != firsts):
+        return None
+    return (
+        firsts
+        if np.all(by_look == firsts[:, None]) and np.all(columns == np.arange(wide, dtype=places.dtype))
+        else None
+    )
 
 
 def _values(source: Source) -> Floats:

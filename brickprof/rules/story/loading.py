@@ -6,19 +6,19 @@ seconds as records and a fraction of one as columns.
 
 from __future__ import annotations
 
-from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from brickprof.records import ROLES
 from brickprof.rules.story.grids import STATISTICS, Source
-from brickprof.run.columns import numbers, whole
 
 if TYPE_CHECKING:
     from brickprof.rules.story import Story
     from brickprof.run import Run
     from brickprof.run.parts import Part
+    from brickprof.run.sampled import Samples
 
 _MOST_SPANS = 200_000
 _MOST_PAIRS = 10_000_000
@@ -28,54 +28,72 @@ _MOST_PAIRS = 10_000_000
 def load(story: Story, run: Run) -> None:
     story.run = run
     for part in run.parts:
-        for event in sorted(part.events, key=lambda event: event.moment):
-            story.feed(event)
+        story.take(part.rank, sorted(part.events, key=attrgetter("time_ns", "seq")))
         _samples(story, part, qualified=run.qualified)
         for span in part.as_spans(part.spans[0].slice(0, _MOST_SPANS)):
             story.feed(span)
 
 
 def _samples(story: Story, part: Part, *, qualified: bool) -> None:
-    table = part.samples[0]
-    if not table.num_rows:
+    samples = part.sampled
+    if not samples.rows:
         return
-    roles = _whole(table, "role", -1)
-    measured = [name for name in STATISTICS if name != "checksum" and table[name].null_count < table.num_rows]
-    known = table["checksum"].null_count < table.num_rows
-    checksums = _whole(table, "checksum", -1) if known else None
-    present = np.unique(roles)
-    for role in present:
+    roles = samples.whole("role", -1) if not samples.gapless("role") else samples.stored("role")
+    measured = [name for name in STATISTICS if name != "checksum" and samples.known(name)]
+    checksums = samples.whole("checksum", -1) if samples.known("checksum") else None
+    present = np.unique(roles) if roles.min() < roles.max() else roles[:1]
+    for role in present.tolist():
         if not 0 <= role < len(ROLES):
             continue
         mask: Any = slice(None) if len(present) == 1 else roles == role
         kept = story.columns(ROLES[role], part.rank)
-        places = _places(part, kept, _whole(table, "tensor")[mask], _whole(table, "brick")[mask], qualified=qualified)
-        columns: dict[str, Source] = {name: partial(_numbers, table, name, mask) for name in measured}
-        kept.extend(_whole(table, "step")[mask], places, columns, None if checksums is None else checksums[mask])
+        places = _places(part, kept, samples.stored("tensor")[mask], samples.stored("brick")[mask], qualified=qualified)
+        columns: dict[str, Source] = {name: Statistic(samples, name, mask) for name in measured}
+        kept.extend(samples.whole("step")[mask], places, columns, None if checksums is None else checksums[mask])
+
+
+class Statistic:
+    """The values of one statistic in the samples of one role, for when they are asked for."""
+
+    def __init__(self, samples: Samples, name: str, mask: Any) -> None:
+        self._samples, self._name, self._mask = samples, name, mask
+        self.gapless = samples.gapless(name)
+
+    def __call__(self) -> Any:
+        return self._samples.numbers(self._name)[self._mask]
+
+    def part(self, first: int, last: int) -> Any:
+        """Those from ``first`` to before ``last``."""
+        places = np.arange(first, last) if isinstance(self._mask, slice) else np.flatnonzero(self._mask)[first:last]
+        return self._samples.some(self._name, places)
 
 
 def _places(part: Part, kept: Any, tensors: Any, bricks: Any, *, qualified: bool) -> Any:
     """The column of each sample: by its tensor's name, or its brick's where it has no tensor of its own."""
     base = int(bricks.max(initial=0)) + 1
-    keys = tensors * base + bricks
-    countable = keys.min(initial=0) >= 0 and keys.max(initial=0) < _MOST_PAIRS
-    pairs = np.flatnonzero(np.bincount(keys)) if countable else np.unique(keys)
-    names = part.names
-    columns = []
-    for tensor_number, brick_number in (divmod(pair, base) for pair in pairs.tolist()):
-        brick = names.brick(brick_number)
-        name = names.tensor(tensor_number).shown(qualified=qualified) or brick.name(qualified=qualified)
-        columns.append(kept.place(name, brick))
+    highest = int(tensors.max(initial=0)) * base + base
+    countable = tensors.min(initial=0) >= 0 and bricks.min(initial=0) >= 0 and highest < _MOST_PAIRS
     if not countable:
-        return np.asarray(columns, np.int64)[np.searchsorted(pairs, keys)]
-    known = np.zeros(int(keys.max(initial=0)) + 1, np.int64)
-    known[pairs] = columns
+        keys = tensors.astype(np.int64) * base + bricks
+        pairs = np.unique(keys)
+        return np.asarray(_columns(part, kept, pairs, base, qualified=qualified), np.int64)[
+            np.searchsorted(pairs, keys)
+        ]
+    keys = tensors * tensors.dtype.type(base)  # below the bound no type that holds them overflows
+    keys += bricks
+    seen = np.zeros(highest, bool)
+    seen[keys] = True
+    pairs = np.flatnonzero(seen)
+    known = np.zeros(highest, np.int32)
+    known[pairs] = _columns(part, kept, pairs, base, qualified=qualified)
     return known[keys]
 
 
-def _whole(table: Any, name: str, missing: int = 0) -> Any:
-    return whole(table[name], missing)
-
-
-def _numbers(table: Any, name: str, mask: Any) -> Any:
-    return numbers(table[name])[mask]
+def _columns(part: Part, kept: Any, pairs: Any, base: int, *, qualified: bool) -> list[int]:
+    names = part.names
+    found = []
+    for tensor_number, brick_number in (divmod(pair, base) for pair in pairs.tolist()):
+        brick = names.brick(brick_number)
+        name = names.tensor(tensor_number).shown(qualified=qualified) or brick.name(qualified=qualified)
+        found.append(kept.place(name, brick))
+    return found
