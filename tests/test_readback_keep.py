@@ -39,14 +39,14 @@ def made(monkeypatch):
 def test_numbers_are_fetched_together_and_each_goes_to_whoever_asked(made):
     readback, device = made
     seen: list[tuple[int, float]] = []
-    for number in range(16):
+    for number in range(32):
         assert not readback.ripe
         readback.keep(torch.tensor(0.5 + number), lambda value, number=number: seen.append((number, value)))
     assert readback.ripe and readback.busy and not device.fetched
     readback.send()
     readback.poll()
-    assert device.fetched == [16] and readback.lane.marks == 1
-    assert seen == [(number, 0.5 + number) for number in range(16)] and not readback.busy
+    assert device.fetched == [32] and readback.lane.marks == 1
+    assert seen == [(number, 0.5 + number) for number in range(32)] and not readback.busy
 
 
 def test_rows_of_numbers_and_single_ones_share_a_page(made):

@@ -31,7 +31,7 @@ _LONGEST_OF_ALL = 2048
 """A device that far behind gets no more to do for us; single numbers, losses among them, are the last to go."""
 _SLOTS = 64
 _ENOUGH = 8
-_ENOUGH_HELD = 16
+_ENOUGH_HELD = 32
 _REQUESTS = 3 * _SLOTS
 _LITTLE = 4096
 """Larger results are full statistics; smaller ones a norm or a sum per tensor."""

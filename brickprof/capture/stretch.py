@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from brickprof.capture.session import Session
     from brickprof.capture.vigil import Norms
 
-MOST_STEPS = 8
-MOST_NS = 250_000_000
+MOST_STEPS = 16
+MOST_NS = 400_000_000
 """No stretch lasts longer: whoever waits for a sign of life gets one."""
 _LEAP = 2.0
 _LONGEST = 4096

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 _SHARE = {"light": 0.15, "standard": 0.75, "deep": 1.0}
 """Of the budget; the rest is for all other looks."""
-_SHARE_BESIDE_NORMS = 0.3
+_SHARE_BESIDE_NORMS = 0.15
+"""Of tables where norms tell the rest: what comes of a table later costs as much again."""
 _LONGEST = 64
 _RECKON = 16
 _USUAL = 1.25
