@@ -64,6 +64,7 @@ class BlocksProbe(Probe):
 
     def models_found(self) -> None:
         self._choose(every=self._deep)
+        self._fit()
 
     def step_begin(self, step: int) -> None:
         self._reported = 0
@@ -71,7 +72,12 @@ class BlocksProbe(Probe):
         session = self.session
         if session.on.deep is not self._deep:
             self._choose(every=session.on.deep)
-        elif session.hooks:
+        self._fit()
+
+    def _fit(self) -> None:
+        """Hooks where something is looked at."""
+        session = self.session
+        if session.hooks:
             self._hook()
         else:
             # A hook that returns at once still costs: in steps that are not looked at, they are taken out.

@@ -114,6 +114,7 @@ class EvaluationProbe(Probe):
 
     def forward(self, name: str, root: nn.Module, args: Any) -> None:
         session = self.session
+        session.settle()
         if session.in_backward or session.in_optimizer:
             return
         found = self._passes.get(name)

@@ -115,7 +115,28 @@ class Epochs(Training):
                 self.step(x, 50 * epoch + number)
 
 
-KINDS = [Training, Evaluates, Accumulates, Skips, Leaps, Keeps, Bricks, Epochs]
+class Escalates(Training):
+    """Steps that are looked at in full: other modules have hooks in them, and after them."""
+
+    def step(self, x, number):
+        if number in (150, 300):
+            hub.settle()
+            for session in hub.sessions:
+                session.cadence.escalate(session.step + 8)
+        return super().step(x, number)
+
+
+class Rehooks(Training):
+    """Hooks come in the middle of steps that nobody looks at."""
+
+    def step(self, x, number):
+        if number % 90 == 50:
+            for session in hub.sessions:
+                session.emit("models_found")
+        return super().step(x, number)
+
+
+KINDS = [Training, Evaluates, Accumulates, Skips, Leaps, Keeps, Bricks, Epochs, Escalates, Rehooks]
 
 
 @pytest.fixture
@@ -143,7 +164,8 @@ def told(run):
     found = [event for event in run.events.itertuples() if event.kind == "loss"]
     losses = {(event.step, event.fields["micro"]): event.fields["value"] for event in found}
     end = next(event.fields for event in run.events.itertuples() if event.kind == "exit")
-    return losses, end["steps"], end["updates"], end["dropped"]
+    looked = sorted({event.step for event in run.events.itertuples() if event.kind == "optimizer" and event.step >= 64})
+    return losses, looked, end["steps"], end["updates"], end["dropped"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

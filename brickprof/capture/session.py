@@ -37,7 +37,7 @@ from brickprof.capture.fused import Fused
 from brickprof.capture.models import Model
 from brickprof.capture.readback import Readback
 from brickprof.capture.steps import StepClock
-from brickprof.capture.stretch import Stretches
+from brickprof.capture.stretch import Stretches, rate_of
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.trace import PHASE, Trace
 from brickprof.clock import OFFSET, now
@@ -109,7 +109,7 @@ class Session:
         self.idle: Callable[..., int] = _not_one
         """How many steps from now on nobody looks at any gradient."""
         self.settle: Callable[[], None] = _nobody
-        """Called before the end, and before an exception is told: what was only noted is to be dealt with first."""
+        """Called by whatever comes to the session past the hub: what was only noted is to be dealt with first."""
         self.pattern = ""
         """What this step has had so far, in steps that nobody looks at: a letter for each signal."""
         self.replaying = False
@@ -306,6 +306,7 @@ class Session:
 
     def forward_begins(self) -> None:
         """A model is about to run with gradients on."""
+        self.settle()
         if self.steps.activity() or self._updated_by_hand():
             self._turn()
 
@@ -405,16 +406,17 @@ class Session:
         number = self.book.optimizer(optimizer)
         if self.looking or not self.steps.lone(number):
             return False
-        self.update_passed(number, optimizer)
+        self.update_passed(number, optimizer, rate_of(optimizer))
         self._spent += _counter() - start
         return True
 
-    def update_passed(self, number: int, optimizer: Any) -> None:
+    def update_passed(self, number: int, optimizer: Any, rate: Any) -> None:
+        """An update was made, at ``rate``, in a step that nobody looked at."""
         self.pattern += "u"
         self.in_optimizer = False
         self.updates[number] = self.updates.get(number, 0) + 1
         self.gradients_used = True
-        if self._rate_leapt(number, optimizer):
+        if self._rate_leapt(number, rate):
             self.emit("rate_leapt", optimizer)
         self.steps.optimizer_stepped(number)
 
@@ -425,16 +427,15 @@ class Session:
             self._turn(backwards=self.steps.backwards)
         self.updates[number] = self.updates.get(number, 0) + 1
         self.gradients_used = True
-        leapt = self._rate_leapt(number, optimizer)
+        leapt = self._rate_leapt(number, rate_of(optimizer))
         if self.looking:
             self.emit("optimizer_end", optimizer)
         elif leapt:
             self.emit("rate_leapt", optimizer)
         self.steps.optimizer_stepped(number)
 
-    def _rate_leapt(self, number: int, optimizer: Any) -> bool:
-        groups, last = optimizer.param_groups, self._rates.get(number)
-        rate = groups[0].get("lr") if groups else None
+    def _rate_leapt(self, number: int, rate: Any) -> bool:
+        last = self._rates.get(number)
         if rate is last:
             return False
         self._rates[number] = rate

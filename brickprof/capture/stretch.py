@@ -47,6 +47,7 @@ class Passed(NamedTuple):
     clipped: Any = None
     norms: Norms | None = None
     updated: bool = False
+    rate: Any = None
 
 
 class Stretch:
@@ -63,7 +64,7 @@ class Stretch:
         self._thread = _thread()
         self._at = _UPDATED
         self._passed: list[list[Any]] = []
-        self._rate = _rate(optimizer)
+        self._rate = rate_of(optimizer)
         self.inside = False
         """Whether a backward is under way: one inside it is part of it."""
 
@@ -108,14 +109,14 @@ class Stretch:
     def updated(self, optimizer: Any) -> bool:
         if not self.begins(optimizer):
             return False
-        rate = _rate(optimizer)
+        rate = rate_of(optimizer)
         if rate is not self._rate and not (type(rate) is type(self._rate) is float and rate <= _LEAP * self._rate):
             return False  # a leap of the rate is worth a look
         self._rate = rate
         self._at = _UPDATED
         if not self._clips:
             self._passed[-1] += (None, None)
-        self._passed[-1].append(True)
+        self._passed[-1] += (True, rate)
         return True
 
     def over(self) -> None:
@@ -172,9 +173,10 @@ class Stretches:
                 session.pattern += "c"
                 session.vigil(step.clipped, clipping=True, norms=step.norms)
             if step.updated:
-                session.update_passed(number, optimizer)
+                session.update_passed(number, optimizer, step.rate)
 
 
-def _rate(optimizer: Any) -> Any:
+def rate_of(optimizer: Any) -> Any:
+    """The learning rate of its first group."""
     groups = optimizer.param_groups
     return groups[0].get("lr") if groups else None
