@@ -565,6 +565,19 @@ def test_updates_that_round_away():
     assert (found.cause, found.first_step) == ("bf16-precision-loss", 0)
 
 
+def test_updates_that_round_away_have_a_place():
+    made = Made("one", "two", "three", dtype="bfloat16")
+    made.owned()
+    for at in range(6):
+        step(made, at, lr=1e-5)
+        for block, moved in zip(made.numbers, (1e-3, 0.0, 0.0), strict=True):
+            made.sample("weight", at, block, l2=8 * 0.1)
+            made.sample("grad", at, block, l2=1.0)
+            made.sample("update", at, block, l2=8 * moved, ratio=moved / 0.1)
+    found = violation(judge(Precision, made))
+    assert found.brick == "two" and "most of them are in two" in found.symptom
+
+
 @pytest.mark.parametrize(
     ("still", "without", "rates", "verdict"),
     [

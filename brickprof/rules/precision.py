@@ -7,6 +7,7 @@ the training stands still although gradients flow.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +40,8 @@ class Lost:
     moved: float
     evidence: tuple[str, ...]
     rate: float = 0.0
+    where: str = ""
+    """The block in which most of these weights are."""
 
 
 class Precision:
@@ -99,7 +102,8 @@ def _look(
     rank = story.ranks[0]
     grid, grads, weights = (story.grid(role, rank) for role in ("update", "grad", "weight"))
     at = np.flatnonzero(weights.steps == step)
-    lost = total = 0.0
+    total = 0.0
+    lost: Counter[str] = Counter()
     worst = (0.0, 0.0, 0.0, ())  # type: tuple[float, float, float, tuple[str, ...]]
     for place, name in enumerate(grid.tensors):
         tensor = trained.get(name) or trained.get(name.partition(".")[2])
@@ -116,10 +120,13 @@ def _look(
         if meant < size / (2 * _NARROW[tensor.dtype]) and moved < 0.6 * meant:
             unmoved = 1.0
         if unmoved:
-            lost += numel * unmoved
+            lost[tensor.brick.path] += numel * unmoved
             evidence = (grid.evidence(look, place), weights.evidence(int(at[0]), weight), grads.evidence(row, of))
             worst = max(worst, (float(numel), meant, float(moved), evidence))
-    return Lost(step, lost / total, worst[1], worst[2], worst[3], rate) if total else None
+    if not total:
+        return None
+    where = max(lost, key=lambda path: lost[path]) if lost else ""
+    return Lost(step, sum(lost.values()) / total, worst[1], worst[2], worst[3], rate, where)
 
 
 def _unmoved(still: float, without: float) -> float:
@@ -137,17 +144,18 @@ def _normalised(story: Story, rank: int) -> bool:
 
 def _violation(bad: list[Lost], dtype: str, rank: int) -> Violation:
     first = bad[0]
+    looks = wording.count(len(bad), "looked-at step")
     symptom = (
         f"updates of {first.share:.0%} of the weights round away although gradients flow: the weights are kept in "
-        f"{dtype} (in {wording.count(len(bad), 'looked-at step')})"
+        f"{dtype} (in {looks}" + (f"; most of them are in {first.where})" if first.where else ")")
     )
     why = (
         f"Updates of up to {first.meant:.2g} per weight were meant, {first.moved:.2g} was made. Next to a weight w, "
         f"{dtype} has no number closer than about w/{_NARROW[dtype]}; less than half of that rounds to nothing."
     )
     return Violation(
-        CONTRACT, "no-update", Severity.WARNING, symptom, first.step, bad[min(2, len(bad) - 1)].step, "", "optimizer",
-        rank, first.evidence,
+        CONTRACT, "no-update", Severity.WARNING, symptom, first.step, bad[min(2, len(bad) - 1)].step,
+        first.where, "optimizer", rank, first.evidence,
         {"question": "Why do the weights not move?", "asked": "Why does training stand still?"},
         cause="bf16-precision-loss", certainty=0.9, explains=_FOLLOWS, static=True,
         whys=(Because("Where do the updates go?", why, "", first.evidence),),
