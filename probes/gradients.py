@@ -85,7 +85,7 @@ class GradientsProbe(Probe):
         self._missing: list[int] = []
         self._unscaled = -1
         self._vigil = Vigil(session, self._kept, self._normal, self._normed, self._broken)
-        session.vigil, session.idle = self._watch, self._vigil.idle
+        session.vigil, session.idle, session.norms_passed = self._watch, self._vigil.idle, self._vigil.passed
 
     def step_begin(self, step: int) -> None:
         self._seen.clear()
@@ -150,23 +150,26 @@ class GradientsProbe(Probe):
         self.session.pulse.norm = size
         self._alarm(size, [], step)
 
-    def _normed(self, step: int, parameters: Sequence[torch.Tensor], names: Names, norms: Any) -> None:
+    def _normed(self, step: int, names: Names, norms: Any) -> None:
         """The norms of a step's gradients have arrived: rows of them, unless some are not finite, which is told."""
         if step % (ROWS_EVERY * self.session.cadence.floor) == 0 and math.isfinite(norms.sum()):
-            of, look = self._whose(parameters, names), Look(now(), step, 0, _GRAD, None)
-            if len(of.entries) == len(norms):
-                self.session.journal.sheet(sheet_of_norms(norms, of, look))
+            of = self._whose(names)
+            if of is not None and len(of.entries) == len(norms):
+                self.session.journal.sheet(sheet_of_norms(norms, of, Look(now(), step, 0, _GRAD, None)))
 
-    def _whose(self, parameters: Sequence[torch.Tensor], names: Names) -> Whose:
-        if names.found is None:
-            entry = self.session.book.entry
-            names.found = whose([entry(each) for each in parameters])
-        found: Whose = names.found
+    def _whose(self, names: Names) -> Whose | None:
+        """Whose the rows of a table are; None where the model is gone."""
+        if names.found is None and (parameters := names.parameters()):
+            names.found = whose([self.session.book.entry(each) for each in parameters])
+        found: Whose | None = names.found
         return found
 
-    def _broken(self, step: int, parameters: Sequence[torch.Tensor], norms: list[float]) -> None:
+    def _broken(self, step: int, names: Names, norms: list[float]) -> None:
         """The norm of all gradients of a step was not finite, and these are the norms of each."""
-        numbers = [self.session.book.entry(each).number for each in parameters]
+        of = self._whose(names)
+        if of is None or len(of.entries) != len(norms):
+            return
+        numbers = [entry.number for entry in of.entries]
         broken = [
             {"tensor": number, "nan": None, "inf": None}
             for number, norm in zip(numbers, norms, strict=True)
@@ -180,7 +183,7 @@ class GradientsProbe(Probe):
         moment = _Moment("clip", step, 0, None, [])
         self._record(moment, len(norms), l2, None, numbers[at], broken, zero, learn=True)
 
-    def _kept(self, step: int, parameters: Sequence[torch.Tensor], names: Names, table: Any) -> None:
+    def _kept(self, step: int, names: Names, table: Any) -> None:
         """The statistics of a step's gradients have arrived; see ``survey.row`` for their columns."""
         sizes = table[:, 3]
         broken = table[:, :2].any()
@@ -188,7 +191,9 @@ class GradientsProbe(Probe):
             self._normal(step, math.sqrt(sizes @ sizes))
             if step % (ROWS_EVERY * self.session.cadence.floor):
                 return
-        moment, of = _Moment("step", step, 0, None, []), self._whose(parameters, names)
+        moment, of = _Moment("step", step, 0, None, []), self._whose(names)
+        if of is None:
+            return
         self._write_table(moment, of, table, at_once=broken)
         if broken:
             self._record_rows(moment, of.entries, [row(each) for each in table.tolist()])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 
 import pytest
 import torch
@@ -145,7 +147,12 @@ def stretches(monkeypatch):
     pretend(monkeypatch, 0.0)
     lengths: list[int] = []
     over = Stretches.over
-    monkeypatch.setattr(Stretches, "over", lambda self, o, steps: (lengths.append(len(steps)), over(self, o, steps)))
+
+    def counted(self, number, optimizer, steps):
+        lengths.append(len(steps))
+        over(self, number, optimizer, steps)
+
+    monkeypatch.setattr(Stretches, "over", counted)
     return lengths
 
 
@@ -254,3 +261,28 @@ def test_a_fork_begins_without_one(tmp_path, stretches):
 
     recorded(tmp_path, Forks(), most=8)
     assert seen == [True, 0]
+
+
+def test_no_model_lives_longer_for_it(tmp_path, stretches):
+    """The loop ends in a stretch and the program goes on."""
+    training = Training()
+    with brickprof.attach(training.net, out=tmp_path, overhead="0.01%") as watched:
+        watched._session.idle = lambda step, longest, *, clips: min(longest, 8)
+        training.run(loader(404))
+        assert hub.stretch is not None
+        alive = [weakref.ref(each) for each in (training.optimizer, training.net)]
+        del training
+        watched._model = None
+        gc.collect()
+        assert not any(each() is not None for each in alive)
+    losses, _, steps, updates, _ = told(Run.open(watched.folder))
+    assert max(losses) == (403, 0) and steps == updates == 404
+
+
+def test_a_part_of_something_large_is_not_held(tmp_path, stretches):
+    class Views(Training):
+        def loss(self, x):
+            return torch.cat([super().loss(x)[None], torch.zeros(5000)])[0]
+
+    recorded(tmp_path, Views(), most=8)
+    assert sum(stretches) < 12

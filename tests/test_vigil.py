@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -70,7 +72,7 @@ def session(level="standard", typical=30e6):
     readback = SimpleNamespace(read=lambda tensor, done: done(tensor), late=lambda stamp: False)
     paid: list[int] = []
     return SimpleNamespace(
-        step=0, replaying=False, paid=paid, correct=paid.append, backlog=Backlog(), fused=Fused(), readback=readback,
+        step=0, paid=paid, correct=paid.append, backlog=Backlog(), fused=Fused(), readback=readback,
         settings=SimpleNamespace(level=level),
         cadence=SimpleNamespace(budget=0.01, typical_ns=typical),
     )  # fmt: skip
@@ -89,7 +91,7 @@ def vigil(over, arrived, normal=lambda *_: None, broken=lambda *_: None, normed=
 
 def kept(over, given, steps, arrived=None):
     seen = [] if arrived is None else arrived
-    watch = vigil(over, lambda step, having, _, table: seen.append((step, [id(each) for each in having], table.copy())))
+    watch = vigil(over, lambda step, names, table: seen.append((step, list(map(id, names.parameters())), table.copy())))
     for step in range(steps):
         over.step = step
         watch.take(given)
@@ -175,14 +177,39 @@ def test_a_device_that_is_far_behind_gets_no_more_looks():
 
 def test_names_are_kept_for_as_long_as_the_look_is_the_same():
     over, given, found = settled(), parameters(), []
-    watch = vigil(over, lambda step, having, names, table: found.append(names))
+    watch = vigil(over, lambda step, names, table: found.append(names))
     for step in range(4):
         over.step = step
         if step == 2:
             given[0].grad = None
         watch.take(given)
         read(over)
-    assert found[0] is found[1] and found[2] is found[3] and found[1] is not found[2]
+    assert found[0] is found[1] and len(found[0].parameters()) == 3
+    assert found[2] is not found[3] and [len(names.parameters()) for names in found[2:]] == [2, 2]
+
+
+def test_which_parameters_have_a_gradient_may_change_though_their_number_does_not():
+    """As with experts that take turns."""
+    over, given = settled(), parameters(4)
+    given[3].grad = None
+    watch, seen = kept(over, given, 2)
+    given[3].grad, given[1].grad = torch.ones(4), None
+    over.step = 2
+    watch.take(given)
+    read(over)
+    assert over.fused.again_at == [3, 3]
+    assert [whose for step, whose, _ in seen if step == 2] == [[id(given[0]), id(given[2]), id(given[3])]]
+
+
+def test_nothing_of_a_model_lives_longer_for_what_is_on_its_way_home():
+    over, given = settled(), parameters()
+    over.readback.lane = Lane(60.0)  # nothing arrives
+    watch, *_ = clipped(over, given, 6)
+    alive = [weakref.ref(each) for each in given]
+    assert over.readback.busy
+    del given, watch
+    gc.collect()
+    assert not any(each() is not None for each in alive)
 
 
 def clipped(over, given, steps, break_at=(), every=1):
@@ -191,8 +218,8 @@ def clipped(over, given, steps, break_at=(), every=1):
     over.rows = []
     watch = vigil(
         over, lambda step, *_: tables.append(step), lambda *told: normal.append(told),
-        lambda step, having, norms: broken.append((step, list(map(id, having)), norms)),
-        lambda step, having, names, norms: over.rows.append((step, len(having), norms.tolist())),
+        lambda step, names, norms: broken.append((step, list(map(id, names.parameters())), norms)),
+        lambda step, names, norms: over.rows.append((step, len(names.parameters()), norms.tolist())),
     )  # fmt: skip
     for step in range(steps):
         over.step = step
@@ -257,7 +284,7 @@ def test_a_first_look_is_a_table_whatever_the_clip_has_computed():
 def test_an_optimizer_whose_parameters_were_not_clipped_is_looked_at():
     over, given, others = settled(), parameters(), parameters(2)
     seen = []
-    watch = vigil(over, lambda step, having, *_: seen.append((step, len(having))))
+    watch = vigil(over, lambda step, names, *_: seen.append((step, len(names.parameters()))))
     for step in range(3):
         over.step = step
         watch.take(given, Norms(torch.tensor(1.0), torch.ones(3)))

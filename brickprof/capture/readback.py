@@ -33,6 +33,8 @@ _SLOTS = 64
 _ENOUGH = 8
 _ENOUGH_HELD = 32
 _REQUESTS = 3 * _SLOTS
+_SMALL = 1024
+"""Bytes."""
 _LITTLE = 4096
 """Larger results are full statistics; smaller ones a norm or a sum per tensor."""
 
@@ -92,6 +94,11 @@ class Cuda:
         buffer = torch.empty(numel, dtype=dtype, device="cpu", pin_memory=True)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(buffer))  # it outlives the interpreter
         return buffer
+
+
+def may_hold(value: torch.Tensor) -> bool:
+    """Whether it is a single number and not a part of something large, which would be held with it."""
+    return value.numel() == 1 and value.untyped_storage().nbytes() <= _SMALL
 
 
 class Readback:
@@ -186,12 +193,12 @@ class Readback:
         Where it does not stay, that is seen when the next one lies in its place, or it was written to: what was held
         then is dropped, and numbers are copied at once from there on.
         """
-        if not self._holds(value) or value.numel() != 1 or not self._hold(value.detach(), 1, done):
+        if not may_hold(value) or not self._holds(value) or not self._hold(value.detach(), 1, done):
             self.scalar(value, done)
 
     def keep_all(self, values: torch.Tensor, done: Callable[[Any], None]) -> None:
         """The same of a row of numbers, which ``done`` gets as an array."""
-        if not self._holds(values) or not values.is_contiguous() or not self._hold(values, values.numel(), done):
+        if not values.is_contiguous() or not self._holds(values) or not self._hold(values, values.numel(), done):
             self.read(values, lambda host: done(host.numpy()))
 
     def _holds(self, value: torch.Tensor) -> bool:

@@ -71,6 +71,10 @@ def _nobody() -> None:
     """No hub to tell."""
 
 
+def _nothing(*_: Any) -> None:
+    """Nobody wants to know."""
+
+
 def _not_one(_step: int, _most: int, *, clips: bool) -> int:
     return 0
 
@@ -112,8 +116,8 @@ class Session:
         """Called by whatever comes to the session past the hub: what was only noted is to be dealt with first."""
         self.pattern = ""
         """What this step has had so far, in steps that nobody looks at: a letter for each signal."""
-        self.replaying = False
-        """Whether a stretch is worked off: what it tells has passed, and cannot be looked at any more."""
+        self.norms_passed: Callable[..., None] = _nothing
+        """Told of the norms of a clip, in a step of a stretch."""
         self.stretches = Stretches(self)
         self.lookout: Lookout | None = None
         """The same for the outputs of blocks."""

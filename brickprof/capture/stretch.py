@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from brickprof.capture.readback import may_hold
 from brickprof.capture.surroundings import hands_off, static_outputs
 from brickprof.capture.tensors import on_host
 from brickprof.clock import now
@@ -44,20 +46,35 @@ class Passed(NamedTuple):
     fetched: int
     loss: torch.Tensor | None = None
     loss_at: int = 0
-    clipped: Any = None
+    clipped: tuple[int, int] = (0, 0)
+    """The id of the first parameter, and their number."""
     norms: Norms | None = None
     updated: bool = False
     rate: Any = None
 
 
 class Stretch:
-    """What was noted so far. Every method says whether the signal was one that it waits for."""
+    """What was noted so far. Every method says whether the signal was one that it waits for. No model, optimizer or
+    graph lives longer for it: a training may end in the middle of a stretch, and the program go on for hours."""
 
-    __slots__ = ("_at", "_clips", "_left", "_optimizer", "_passed", "_rate", "_session", "_thread", "_until", "inside")
+    __slots__ = (
+        "_at",
+        "_clips",
+        "_left",
+        "_number",
+        "_optimizer",
+        "_passed",
+        "_rate",
+        "_session",
+        "_thread",
+        "_until",
+        "inside",
+    )
 
-    def __init__(self, session: Session, optimizer: Any, steps: int, *, clips: bool) -> None:
+    def __init__(self, session: Session, optimizer: Any, number: int, steps: int, *, clips: bool) -> None:
         self._session = session
-        self._optimizer = optimizer
+        self._number = number
+        self._optimizer = weakref.ref(optimizer)
         self._clips = clips
         self._left = steps
         self._until = _counter() + MOST_NS
@@ -89,22 +106,22 @@ class Stretch:
         for given in (*args[1:], *kwargs.values()):  # a graph that is kept, a gradient that is given
             if given is not None and given is not False:
                 return False
-        if on_host(loss) or loss.numel() != 1 or hands_off():
+        if on_host(loss) or not may_hold(loss) or hands_off():
             return False
         self._at = _BACKWARD
         self._passed[-1] += (loss.detach(), now())
         return True
 
     def clipped(self, parameters: list[Any], norms: Norms | None) -> bool:
-        if self._at != _BACKWARD or norms is None or not self._clips:
+        if self._at != _BACKWARD or norms is None or not self._clips or norms.each.numel() != len(parameters):
             return False
         self._at = _CLIPPED
-        self._passed[-1] += (parameters, norms)
+        self._passed[-1] += ((id(parameters[0]), len(parameters)), norms)
         return True
 
     def begins(self, optimizer: Any) -> bool:
         """An update is about to be made."""
-        return optimizer is self._optimizer and self._at == (_CLIPPED if self._clips else _BACKWARD)
+        return optimizer is self._optimizer() and self._at == (_CLIPPED if self._clips else _BACKWARD)
 
     def updated(self, optimizer: Any) -> bool:
         if not self.begins(optimizer):
@@ -115,13 +132,13 @@ class Stretch:
         self._rate = rate
         self._at = _UPDATED
         if not self._clips:
-            self._passed[-1] += (None, None)
+            self._passed[-1] += ((0, 0), None)
         self._passed[-1] += (True, rate)
         return True
 
     def over(self) -> None:
         """Tells the session what has passed."""
-        self._session.stretches.over(self._optimizer, [Passed(*step) for step in self._passed])
+        self._session.stretches.over(self._number, self._optimizer(), [Passed(*step) for step in self._passed])
 
 
 class Stretches:
@@ -147,31 +164,26 @@ class Stretches:
             return None
         clips = "c" in session.pattern
         steps = session.idle(session.step, cadence.ahead(session.step, MOST_STEPS), clips=clips)
-        return Stretch(session, optimizer, steps, clips=clips) if steps > 1 else None
+        return Stretch(session, optimizer, number, steps, clips=clips) if steps > 1 else None
 
-    def over(self, optimizer: Any, steps: Sequence[Passed]) -> None:
+    def over(self, number: int, optimizer: Any, steps: Sequence[Passed]) -> None:
         """A stretch is over: all that is done in a step that nobody looks at, for each of its steps."""
         session, start = self._session, _counter()
-        session.replaying = True
-        try:
-            self._replay(optimizer, steps)
-        finally:
-            session.replaying = False
+        self._replay(number, optimizer, steps)
         # One that was begun in vain: the next is tried later and later.
         self._waited = 0 if len(steps) > 1 else min(2 * self._waited + 64, _LONGEST)
         self._from = session.step + self._waited
         session.correct(_counter() - start + _NOTED_NS * len(steps))
 
-    def _replay(self, optimizer: Any, steps: Sequence[Passed]) -> None:
+    def _replay(self, number: int, optimizer: Any, steps: Sequence[Passed]) -> None:
         session = self._session
-        number = session.book.optimizer(optimizer)
         for place, step in enumerate(steps):
             session.pass_on(step.fetched, last=place + 1 == len(steps))
             if step.loss is not None:
                 session.loss_passed(step.loss, step.loss_at)
-            if step.norms is not None and session.vigil is not None:
+            if step.norms is not None:
                 session.pattern += "c"
-                session.vigil(step.clipped, clipping=True, norms=step.norms)
+                session.norms_passed(step.clipped, step.norms)
             if step.updated:
                 session.update_passed(number, optimizer, step.rate)
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -61,12 +62,19 @@ class Norms(NamedTuple):
 
 
 class Names:
-    """Whose the rows of a table are, for whoever wants to find that out once and not in every step."""
+    """Whose the rows of a table are, for whoever wants to find that out once and not in every step. No parameter lives
+    longer for it: what is on its way home when a training ends may stay so for long."""
 
-    __slots__ = ("found",)
+    __slots__ = ("_parameters", "found")
 
-    def __init__(self) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self._parameters = [weakref.ref(parameter) for parameter in parameters]
         self.found: Any = None
+
+    def parameters(self) -> list[torch.Tensor]:
+        """All of them; nothing where one is gone."""
+        alive = [parameter for each in self._parameters if (parameter := each()) is not None]
+        return alive if len(alive) == len(self._parameters) else []
 
 
 class _Known(NamedTuple):
@@ -77,13 +85,15 @@ class _Known(NamedTuple):
     alike: bool
     """Whether all are of one type."""
     names: Names
+    whole: bool
+    """Whether every parameter had a gradient. Where some have none, they may be others the next time."""
 
 
-Arrived = Callable[[int, Sequence[torch.Tensor], Names, Any], None]
-"""The step, the parameters that had a gradient, what is known of them, their statistics, or their norms."""
+Arrived = Callable[[int, Names, Any], None]
+"""The step, the parameters that had a gradient, their statistics, or their norms."""
 Normal = Callable[[int, float], None]
 """The step, and the norm of all its gradients, which is finite."""
-Broken = Callable[[int, Sequence[torch.Tensor], list[float]], None]
+Broken = Callable[[int, Names, list[float]], None]
 """The step, the parameters that had a gradient, and the norm of each: not all are finite."""
 
 
@@ -147,42 +157,48 @@ class Vigil:
             return  # clipping came before the update
         if held and known is not None and norms is not None:
             self._by_norms = True
-            self._hold(parameters, norms, known.names)
+            self._hold(norms, self._names(known, parameters))
             self._covered.append(self._groups[known.purpose])
             return
-        if self._session.replaying:
-            return  # these gradients are gone
         start = _counter()
         if purpose := self._read(parameters):
             self._covered.append(self._groups[purpose])
             self._learn(purpose, _counter() - start)
 
-    def _hold(self, parameters: Sequence[torch.Tensor], norms: Norms, names: Names) -> None:
+    def passed(self, key: tuple[int, int], norms: Norms) -> None:
+        """The same for norms of a step that is over, without a table: of the parameters that ``key`` (the first, and
+        how many) has stood for, all of which had a gradient."""
+        known = self._known.get(key)
+        if known is not None and known.alike and known.whole and self._by_norms:
+            self._hold(norms, known.names)
+
+    def _hold(self, norms: Norms, names: Names) -> None:
         """Norms that a clip has computed: enough to tell later whether, and where, something was not finite."""
         session = self._session
-        having = parameters
-        if norms.each.numel() < len(parameters):
-            having = [parameter for parameter in parameters if parameter.grad is not None]
         step, readback = session.step, session.readback
-        readback.keep(norms.total, partial(self._known_norm, step, having, norms.each))
+        readback.keep(norms.total, partial(self._known_norm, step, names, norms.each))
         if step % ROWS_EVERY == 0:
-            readback.keep_all(norms.each, partial(self._normed, step, having, names))
+            readback.keep_all(norms.each, partial(self._normed, step, names))
 
-    def _known_norm(self, step: int, having: Sequence[torch.Tensor], each: torch.Tensor, total: float) -> None:
+    def _known_norm(self, step: int, names: Names, each: torch.Tensor, total: float) -> None:
         if math.isfinite(total):
             self._normal(step, total)
         elif not hands_off():
-            self._session.readback.read(each.double(), lambda host: self._broken(step, having, host.tolist()))
+            self._session.readback.read(each.double(), lambda host: self._broken(step, names, host.tolist()))
+
+    def _names(self, known: _Known, parameters: Sequence[torch.Tensor]) -> Names:
+        return known.names if known.whole else Names([each for each in parameters if each.grad is not None])
 
     def _read(self, parameters: Sequence[torch.Tensor]) -> str:
         """Sends for the statistics of the gradients; the purpose, or nothing where the kernel does not read them."""
         values = [grad for parameter in parameters if (grad := parameter.grad) is not None]
-        having = parameters
-        if len(values) < len(parameters):
-            having = [parameter for parameter in parameters if parameter.grad is not None]
+        whole = len(values) == len(parameters)
+        having = parameters if whole else [each for each in parameters if each.grad is not None]
         key = id(parameters[0]), len(parameters)
         known = self._known.get(key)
-        if known is not None and known.tensors == len(values) and self._read_again(known, having, values):
+        if known is None or known.tensors != len(values) or known.whole is not whole:
+            known = None
+        if known is not None and self._read_again(known, known.names if whole else Names(having), values):
             return known.purpose
         if set(map(type, values)) != _PLAIN:  # shards; what is sparse has the type of any tensor
             values = [tensors.local(value) for value in values]
@@ -192,13 +208,13 @@ class Vigil:
             return ""
         if len(self._known) > _MOST_GROUPS:
             self._known.clear()
-        self._known[key] = known = _Known(purpose, len(values), table.places is None, Names())
-        step, order, names = self._session.step, table.in_order, known.names
-        self._session.readback.read(table.values, lambda host: self._arrived(step, having, names, order(host.numpy())))
+        step, order, names = self._session.step, table.in_order, Names(having)
+        self._known[key] = _Known(purpose, len(values), table.places is None, names, whole)
+        self._session.readback.read(table.values, lambda host: self._arrived(step, names, order(host.numpy())))
         return purpose
 
-    def _read_again(self, known: _Known, having: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> bool:
-        """The same in one launch and nothing else; False where the gradients lie elsewhere than the last time."""
+    def _read_again(self, known: _Known, names: Names, values: Sequence[torch.Tensor]) -> bool:
+        """The same in one launch and nothing else; False where the gradients are not of the same sizes."""
         session = self._session
         readback, step = session.readback, session.step
         if not session.fused.settled(known.purpose):
@@ -210,7 +226,7 @@ class Vigil:
         if not session.fused.again(known.purpose, values, page, stream):
             readback.unused(page)
             return False
-        readback.written(page, stream, lambda host: self._arrived(step, having, known.names, host.numpy()))
+        readback.written(page, stream, lambda host: self._arrived(step, names, host.numpy()))
         return True
 
     def _purpose(self, having: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]) -> str:
