@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ from torch import Tensor
 from brickprof.kernels._tables import Kept, Table, put, send, table
 from brickprof.operators.launch import FLOATS, Bound, Kernel, kernel, takes_torch, wants
 
+_dtype = attrgetter("dtype")
 NAMES = ("nan", "inf", "absmax", "l2", "mean", "zeros", "checksum", "numel")
 BLOCK, ROUNDS = 1024, 64
 """Words of 32 bits that a program takes at a time, and how many times."""
@@ -289,10 +291,12 @@ class Statistics:
         an array over it. The device reads these from there, and writes the table there by itself: no copy is made.
         """
         layout = self._kept.alike(list(map(Tensor.numel, tensors)))
-        if layout is None or not layout.whole.settled or tensors[0].dtype is not layout.dtype:
+        if layout is None or not layout.whole.settled or set(map(_dtype, tensors)) != {layout.dtype}:
             return False
         addresses[:] = list(map(Tensor.data_ptr, tensors))
-        if (addresses & 15).any() == layout.table.aligned or tensors[0].device != layout.shape.device:
+        if (addresses & 15).any() == layout.table.aligned or not addresses.all():
+            return False
+        if set(map(Tensor.get_device, tensors)) != {layout.shape.get_device()}:
             return False
         if not (all(map(Tensor.is_contiguous, tensors)) or all(map(_dense, tensors))):
             return False

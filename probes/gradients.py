@@ -85,7 +85,8 @@ class GradientsProbe(Probe):
         self._missing: list[int] = []
         self._unscaled = -1
         self._vigil = Vigil(session, self._kept, self._normal, self._normed, self._broken)
-        session.vigil, session.idle, session.norms_passed = self._watch, self._vigil.idle, self._vigil.passed
+        session.vigil, session.wants = self._watch, self._vigil.wants
+        session.idle, session.norms_passed = self._vigil.idle, self._vigil.passed
 
     def step_begin(self, step: int) -> None:
         self._seen.clear()

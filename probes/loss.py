@@ -37,7 +37,7 @@ class LossProbe(Probe):
         self._start = self._usual = 0.0
         self._alarming = math.inf
         self._may_change = session.world_size > 1  # many a script averages its losses over the ranks, in place
-        session.keep_loss = self._keep
+        session.keep_loss, session.keep_noted = self._keep, self._noted
         self._scaled: tuple[weakref.ref[torch.Tensor], torch.Tensor, Any] | None = None
 
     def scaling(self, scaler: Any, loss: Any) -> None:
@@ -72,9 +72,14 @@ class LossProbe(Probe):
                 session.emit("loss_broken", loss)
         self._scaled = None
 
-    def _keep(self, loss: torch.Tensor, taken: int = 0) -> bool:
-        """The loss of a step that nobody looks at: one unremarkable number, kept and no more. ``taken`` is when that
-        was, if it has passed already.
+    def _noted(self, loss: torch.Tensor, taken: int, zeroed: int) -> None:
+        """The loss of a step that has passed: only held, also where nothing may be asked of a device just now."""
+        session, self._zeroed = self.session, zeroed
+        done = partial(self._arrived, session.step, session.steps.backwards - 1, taken)
+        session.readback.keep(loss, done, taken=taken, passive=hands_off())
+
+    def _keep(self, loss: torch.Tensor) -> bool:
+        """The loss of a step that nobody looks at: one unremarkable number, kept and no more.
 
         Short on purpose: in a step of milliseconds this code is in no cache, and each line of it costs.
         """
@@ -86,7 +91,7 @@ class LossProbe(Probe):
                 return False
             self._zeroed = hub.zeroed
             read = session.readback.scalar if self._may_change or static_outputs() else session.readback.keep
-            read(loss, partial(self._arrived, session.step, session.steps.backwards - 1, taken or now()))
+            read(loss, partial(self._arrived, session.step, session.steps.backwards - 1, now()))
             return True
         if host_hands_off():
             return False

@@ -226,7 +226,7 @@ def clipped(over, given, steps, break_at=(), every=1):
         if step in break_at:
             given[1].grad[0] = torch.nan
         each = torch.stack([p.grad.norm() for p in given if p.grad is not None])
-        watch.take(given, Norms(each.norm(), each))
+        watch.take(given, Norms(each.norm(), each, 0))
         watch.take(given)  # the update
         if step % every == 0:
             over.readback.send()
@@ -277,7 +277,7 @@ def test_a_first_look_is_a_table_whatever_the_clip_has_computed():
     over.step = 5
     seen = []
     watch = vigil(over, lambda step, *_: seen.append(step))
-    watch.take(given, Norms(torch.tensor(1.0), torch.ones(3)))
+    watch.take(given, Norms(torch.tensor(1.0), torch.ones(3), 0))
     assert seen == [5]
 
 
@@ -287,7 +287,7 @@ def test_an_optimizer_whose_parameters_were_not_clipped_is_looked_at():
     watch = vigil(over, lambda step, names, *_: seen.append((step, len(names.parameters()))))
     for step in range(3):
         over.step = step
-        watch.take(given, Norms(torch.tensor(1.0), torch.ones(3)))
+        watch.take(given, Norms(torch.tensor(1.0), torch.ones(3), 0))
         watch.take(given)
         watch.take(others)
         read(over)
@@ -402,7 +402,7 @@ def test_it_is_asked_in_every_step_that_is_not_looked_at_for_its_gradients(tmp_p
     def take(self, given, norms=None):
         asked.append(self._session.step)
         if norms is not None:
-            caught.append(Norms(norms.total.clone(), norms.each.clone()))
+            caught.append(Norms(norms.total.clone(), norms.each.clone(), 0))
 
     monkeypatch.setattr(Vigil, "take", take)
     with brickprof.attach(net, out=tmp_path, overhead="0.01%"):
@@ -415,5 +415,5 @@ def test_it_is_asked_in_every_step_that_is_not_looked_at_for_its_gradients(tmp_p
     looked = range(192, 256, 64)  # for its gradients too
     assert set(range(130, 256)).difference(looked) <= set(asked)
     assert len(caught) == (0 if not clip else len(asked) // 2)
-    assert all(float(each.norm()) == pytest.approx(float(total)) for total, each in caught)
+    assert all(float(each.norm()) == pytest.approx(float(total)) for total, each, _ in caught)
     assert torch.stack is not patches._catch

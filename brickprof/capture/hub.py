@@ -54,7 +54,7 @@ def set_factory(factory: Factory | None) -> None:
 
 
 def add(session: Session) -> None:
-    settle()
+    settle(force=True)
     sessions.append(session)
     session.turned, session.settle = listen, settle
     early, _early[:] = list(_early), []
@@ -64,7 +64,7 @@ def add(session: Session) -> None:
 
 
 def remove(session: Session) -> None:
-    settle()
+    settle(force=True)
     with contextlib.suppress(ValueError):
         sessions.remove(session)
     listen()
@@ -90,11 +90,17 @@ def training() -> None:
             _making = False
 
 
-def settle() -> None:
-    """Ends the stretch under way, if any: the session learns what has passed before anything else happens."""
+def settle(*, force: bool = False) -> None:
+    """Ends the stretch under way, if any: the session learns what has passed before anything else happens.
+
+    Another thread's is only stopped, unless ``force``: until its own thread gets to it, ``stretch`` stays what it is.
+    """
     global stretch
     ended = stretch
-    if ended is None or not ended.own:
+    if ended is None:
+        return
+    if not ended.own and not force:
+        ended.stop()
         return
     stretch = None
     try:
@@ -107,7 +113,7 @@ def settle() -> None:
 def noted(signal: str, *args: Any) -> bool:
     """Whether ``signal`` is one that the stretch under way has waited for. Where not, ``settle`` has to follow before
     anything else is done about it; all that sends something does that."""
-    if stretch is None:
+    if stretch is None or not stretch.own:
         return False
     try:
         return bool(getattr(stretch, signal)(*args))
@@ -127,6 +133,8 @@ def send(signal: str, *args: Any) -> None:
     """Calls ``signal`` on every session; nothing ever comes back out of here."""
     if stretch is not None:
         settle()
+        if stretch is not None:
+            return  # this thread is not the one that trains, whose steps are not all told yet
     for session in tuple(sessions):
         start = _counter()
         try:
@@ -140,7 +148,7 @@ def pass_backward(losses: list[Any], upstream: Any) -> Session | None:
     """A backward in a step that nobody looks at: the session, if that is all it had to know."""
     if stretch is not None:
         settle()
-    if len(sessions) != 1:
+    if stretch is not None or len(sessions) != 1:
         return None
     session = sessions[0]
     try:
@@ -154,6 +162,8 @@ def passes(signal: str, *args: Any) -> bool:
     """A signal that moves the step, in one that nobody looks at: whether that was all the session had to know."""
     if stretch is not None:
         settle()
+        if stretch is not None:
+            return True  # as above
     if listening or len(sessions) != 1:
         return False
     session = sessions[0]
@@ -169,6 +179,8 @@ def keep_vigil(parameters: Any, *, clipping: bool = False, norms: Any = None) ->
     judged in every step, looked at or not."""
     if stretch is not None:
         settle()
+        if stretch is not None:
+            return
     for session in sessions:
         if session.vigil is not None and not (session.on.guard or session.on.full):
             start = _counter()

@@ -93,7 +93,7 @@ def _patch_autograd() -> None:
             if stretch is not None:
                 if stretch.inside:
                     return original(*args, **kwargs)
-                if hub.noted("backward", args, kwargs):
+                if hub.noted("backward", args, kwargs, hub.zeroed):
                     stretch.inside = True
                     try:
                         return original(*args, **kwargs)
@@ -246,7 +246,7 @@ def _patch_clipping() -> None:
             if _compiling():
                 return original(parameters, max_norm, norm_type, *args, **kwargs)
             _norm_type = norm_type
-            catch = hub.sessions and not hub.listening and norm_type == 2.0
+            catch = hub.sessions and not hub.listening and norm_type == 2.0 and torch.stack is _stack
             if catch:
                 _caught.each = ()
                 torch.stack = _catch
@@ -255,8 +255,9 @@ def _patch_clipping() -> None:
             finally:
                 _norm_type = 2.0
                 if catch:
-                    torch.stack = _stack
                     _caught.each = None
+                    if torch.stack is _catch:
+                        torch.stack = _stack
 
         return call
 
@@ -289,7 +290,9 @@ def _catch(*args: Any, **kwargs: Any) -> Any:
 
 def _norms(total: Any) -> Norms | None:
     each = _caught.each
-    return Norms(total, each) if type(each) is torch.Tensor and type(total) is torch.Tensor else None
+    if type(each) is not torch.Tensor or type(total) is not torch.Tensor or each.dtype is torch.float16:
+        return None  # float16 has no number for many a norm
+    return Norms(total, each, total._version)
 
 
 def _as_list(parameters: Any) -> list[Any]:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 
+from brickprof.capture.surroundings import hands_off
 from brickprof.capture.tensors import on_host
 from brickprof.clock import now
 
@@ -128,6 +129,8 @@ class Readback:
         self._unmarked: list[tuple[torch.Tensor, torch.Tensor, Done, int]] = []
         self._unmarked_on: Any = None
         self.holding = True
+        self.fetches = False
+        """Whether something held was fetched before: what it takes is there."""
         self.gather: Callable[[torch.Tensor], Gather | None] | None = None
         """Gives what fetches from the device of a tensor, where there is such."""
         self._stream: Any = None
@@ -187,13 +190,20 @@ class Readback:
         """Nobody was told to fill ``page``."""
         self._free[self.lane, page.buffer.numel(), page.buffer.dtype].append(page.buffer)
 
-    def keep(self, value: torch.Tensor, done: Callable[[float], None]) -> None:
+    def keep(
+        self, value: torch.Tensor, done: Callable[[float], None], *, taken: int = 0, passive: bool = False
+    ) -> None:
         """One number that stays as it is and where it is for a while: only held, and fetched with others later.
 
         Where it does not stay, that is seen when the next one lies in its place, or it was written to: what was held
-        then is dropped, and numbers are copied at once from there on.
+        then is dropped, and numbers are copied at once from there on. ``taken``: when it was made, if not now.
+        ``passive``: nothing may be asked of a device just now; what cannot be held is dropped.
         """
-        if not may_hold(value) or not self._holds(value) or not self._hold(value.detach(), 1, done):
+        if may_hold(value) and self._holds(value, passive=passive) and self._hold(value.detach(), 1, done, taken):
+            return
+        if passive:
+            self.dropped += 1
+        else:
             self.scalar(value, done)
 
     def keep_all(self, values: torch.Tensor, done: Callable[[Any], None]) -> None:
@@ -201,26 +211,28 @@ class Readback:
         if not values.is_contiguous() or not self._holds(values) or not self._hold(values, values.numel(), done):
             self.read(values, lambda host: done(host.numpy()))
 
-    def _holds(self, value: torch.Tensor) -> bool:
+    def _holds(self, value: torch.Tensor, *, passive: bool = False) -> bool:
         if not self.holding or self.gather is None or value.dtype is not torch.float32:
             return False
         place = self.lane.number(value)
         if self._held and (len(self._held) == _SLOTS or place != self._held_at):
+            if passive:
+                return False
             self._fetch()
         if not self._held:
-            if self.gather(value) is None:
+            if not self.fetches and (passive or self.gather(value) is None):
                 return False
             self._held_at, self._held_on = place, self.lane.stream(value)
         return True
 
-    def _hold(self, value: torch.Tensor, count: int, done: Callable[[Any], None]) -> bool:
+    def _hold(self, value: torch.Tensor, count: int, done: Callable[[Any], None], taken: int = 0) -> bool:
         at = value.data_ptr()
         if at in self._held:
             self.holding = False
             del self._held[at]
             self.dropped += 1
             return False
-        self._held[at] = (value, count, value._version, done, now())
+        self._held[at] = (value, count, value._version, done, taken or now())
         return True
 
     def _fetch(self) -> None:
@@ -239,6 +251,7 @@ class Readback:
             self.dropped += len(held)
             return
         counts = [each[1] for each in held.values()]
+        self.fetches = True
         page = self._buffer(_REQUESTS + (sum(counts) + 1) // 2, torch.int64)
         words = self._words.setdefault(page.data_ptr(), page.numpy())
         places = [0, *accumulate(counts)]
@@ -291,7 +304,10 @@ class Readback:
         return True
 
     def send(self) -> None:
-        """Marks the place in the stream behind which the single numbers so far have arrived."""
+        """Marks the place in the stream behind which the single numbers so far have arrived; not while a graph is being
+        captured, which would have our work in it for good, nor where another mode would see it."""
+        if hands_off():
+            return
         if self._held:
             self._fetch()
         if self._unmarked:

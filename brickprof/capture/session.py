@@ -37,7 +37,7 @@ from brickprof.capture.fused import Fused
 from brickprof.capture.models import Model
 from brickprof.capture.readback import Readback
 from brickprof.capture.steps import StepClock
-from brickprof.capture.stretch import Stretches, rate_of
+from brickprof.capture.stretch import Passed, Stretches, rate_of
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.trace import PHASE, Trace
 from brickprof.clock import OFFSET, now
@@ -63,11 +63,11 @@ _LONG_PATTERN = 8
 _counter = time.perf_counter_ns
 
 
-def _unwilling(_loss: torch.Tensor, _taken: int = 0) -> bool:
+def _unwilling(_loss: torch.Tensor) -> bool:
     return False
 
 
-def _nobody() -> None:
+def _nobody(*, force: bool = False) -> None:
     """No hub to tell."""
 
 
@@ -104,15 +104,19 @@ class Session:
         """Whether steps begin with a batch: then nothing else has to watch for their beginning."""
         self.tracing = True
         """Whether bricks are opened and closed in this step: the sampled ones, and all that last."""
-        self.keep_loss: Callable[..., bool] = _unwilling
+        self.keep_loss: Callable[[torch.Tensor], bool] = _unwilling
         """How the loss of a step that nobody looks at is kept; False when it deserves a look."""
         self.expecting = False
         """Whether a probe wants to be told of the next backward, also in a step that nobody looks at."""
         self.vigil: Callable[..., None] | None = None
         """Looks at an optimizer's gradients also in a step that nobody looks at, where that costs next to nothing."""
+        self.keep_noted: Callable[[torch.Tensor, int, int], None] = _nothing
+        """The same for a loss that was noted: when that was, and how often gradients had been cleared by then."""
+        self.wants: Callable[[Any], bool] = bool
+        """Whether there is more to look at in the gradients that an optimizer has applied."""
         self.idle: Callable[..., int] = _not_one
         """How many steps from now on nobody looks at any gradient."""
-        self.settle: Callable[[], None] = _nobody
+        self.settle: Callable[..., None] = _nobody
         """Called by whatever comes to the session past the hub: what was only noted is to be dealt with first."""
         self.pattern = ""
         """What this step has had so far, in steps that nobody looks at: a letter for each signal."""
@@ -395,14 +399,19 @@ class Session:
         self._spent += _counter() - start
         return True
 
-    def loss_passed(self, loss: torch.Tensor, taken: int) -> None:
-        """A backward was made, ``taken`` being when, in a step that nobody looked at."""
+    def loss_passed(self, step: Passed) -> None:
+        """A backward was made in a step that nobody looked at, and was noted."""
         self.steps.backwards += 1
         self.steps.total_backwards += 1
         self.pattern += "b"
         self._trained = self.step + 1
-        if not self.keep_loss(loss, taken):
+        if (
+            step.loss is None or step.loss._version != step.version
+        ):  # the script has written over it: none is held again
+            self.readback.holding = False
             self.readback.dropped += 1
+        else:
+            self.keep_noted(step.loss, step.loss_at, step.zeroed)
 
     def pass_update(self, optimizer: Any) -> bool:
         """An update in a step that nobody looks at, one of its own."""
@@ -637,7 +646,7 @@ class Session:
 
     def exception(self, fields: dict[str, Any], error: BaseException) -> None:
         """Journals the exception that ended the training, with the brick it came out of."""
-        self.settle()
+        self.settle(force=True)
         passed = models.passed_through(self.models, error)
         brick = self.journal.brick(Brick(Kind.BLOCK, *passed)) if passed is not None else self.trace.innermost()
         if brick:
@@ -648,7 +657,7 @@ class Session:
         """Flushes what is left. The training is over, or goes on without us."""
         if self.closed:
             return
-        self.settle()
+        self.settle(force=True)
         self.closed = True
         if self.lookout is not None:
             self.lookout.blind()

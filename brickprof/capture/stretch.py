@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -35,7 +36,7 @@ _LEAP = 2.0
 _LONGEST = 4096
 _NOTED_NS = 10_000
 """What the signals of a step take that are only noted."""
-_UPDATED, _FETCHED, _BACKWARD, _CLIPPED = range(4)
+_UPDATED, _FETCHED, _BACKWARD, _CLIPPED, _STOPPED = range(5)
 _counter = time.perf_counter_ns
 _thread = threading.get_ident
 
@@ -45,7 +46,11 @@ class Passed(NamedTuple):
 
     fetched: int
     loss: torch.Tensor | None = None
+    version: int = 0
+    """Of the loss, when it was differentiated."""
     loss_at: int = 0
+    zeroed: int = 0
+    """How often gradients had been cleared by then."""
     clipped: tuple[int, int] = (0, 0)
     """The id of the first parameter, and their number."""
     norms: Norms | None = None
@@ -58,18 +63,9 @@ class Stretch:
     graph lives longer for it: a training may end in the middle of a stretch, and the program go on for hours."""
 
     __slots__ = (
-        "_at",
-        "_clips",
-        "_left",
-        "_number",
-        "_optimizer",
-        "_passed",
-        "_rate",
-        "_session",
-        "_thread",
-        "_until",
-        "inside",
-    )
+        "_at", "_clips", "_left", "_losses", "_number", "_optimizer", "_passed", "_place", "_rate", "_session",
+        "_stream", "_thread", "_until", "inside",
+    )  # fmt: skip
 
     def __init__(self, session: Session, optimizer: Any, number: int, steps: int, *, clips: bool) -> None:
         self._session = session
@@ -82,6 +78,11 @@ class Stretch:
         self._at = _UPDATED
         self._passed: list[list[Any]] = []
         self._rate = rate_of(optimizer)
+        self._place: Any = None
+        self._stream: Any = None
+        """The stream that losses are made in: its number, and itself."""
+        self._losses: set[int] = set()
+        """Where they lie: one that lies where another does is written over by every replay of a graph."""
         self.inside = False
         """Whether a backward is under way: one inside it is part of it."""
 
@@ -99,17 +100,24 @@ class Stretch:
         self._passed.append([at])
         return True
 
-    def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], zeroed: int) -> bool:
         loss = args[0] if args else None
         if self._at != _FETCHED or type(loss) is not torch.Tensor or _thread() != self._thread:
             return False
         for given in (*args[1:], *kwargs.values()):  # a graph that is kept, a gradient that is given
             if given is not None and given is not False:
                 return False
-        if on_host(loss) or not may_hold(loss) or hands_off():
+        if on_host(loss) or loss.dtype is not torch.float32 or not may_hold(loss) or static_outputs() or hands_off():
             return False
+        readback, at = self._session.readback, loss.data_ptr()
+        place = readback.lane.number(loss)
+        if self._place is None:
+            self._place, self._stream = place, readback.lane.stream(loss)
+        if place != self._place or at in self._losses:
+            return False
+        self._losses.add(at)
         self._at = _BACKWARD
-        self._passed[-1] += (loss.detach(), now())
+        self._passed[-1] += (loss.detach(), loss._version, now(), zeroed)
         return True
 
     def clipped(self, parameters: list[Any], norms: Norms | None) -> bool:
@@ -138,7 +146,16 @@ class Stretch:
 
     def over(self) -> None:
         """Tells the session what has passed."""
-        self._session.stretches.over(self._number, self._optimizer(), [Passed(*step) for step in self._passed])
+        steps, lane = [Passed(*step) for step in self._passed], self._session.readback.lane
+        first = next((step.loss for step in steps if step.loss is not None), None)
+        elsewhere = first is not None and lane.number(first) != self._place
+        with lane.on(self._stream) if elsewhere else nullcontext():
+            self._session.stretches.over(self._number, self._optimizer(), steps)
+
+    def stop(self) -> None:
+        """Another thread has something to tell: no signal is waited for any more, and no stretch is begun again."""
+        self._left, self._at = 0, _STOPPED
+        self._session.stretches.never = True
 
 
 class Stretches:
@@ -148,11 +165,14 @@ class Stretches:
         self._session = session
         self._from = self._waited = 0
         """The step from which on a stretch is tried again, and how long it was waited for that."""
+        self.never = False
 
     def offer(self, optimizer: Any) -> Stretch | None:
         """``optimizer`` has made the update of a step that nobody looked at: the steps that follow, if they are likely
         to be like it and nobody looks at them either."""
         session = self._session
+        if self.never or not session.readback.fetches:
+            return None
         if session.pattern not in ("fbcu", "fbu") or session.world_size > 1 or session.step < self._from:
             return None
         if session.expecting or session.census.due or (session.lookout is not None and session.lookout.watching):
@@ -163,7 +183,8 @@ class Stretches:
         if not session.steps.only(number) or 2 * cadence.typical_ns > MOST_NS:
             return None
         clips = "c" in session.pattern
-        steps = session.idle(session.step, cadence.ahead(session.step, MOST_STEPS), clips=clips)
+        whole = clips and not session.wants(optimizer)  # and not only a part of what is updated
+        steps = session.idle(session.step, cadence.ahead(session.step, MOST_STEPS), clips=whole)
         return Stretch(session, optimizer, number, steps, clips=clips) if steps > 1 else None
 
     def over(self, number: int, optimizer: Any, steps: Sequence[Passed]) -> None:
@@ -180,7 +201,7 @@ class Stretches:
         for place, step in enumerate(steps):
             session.pass_on(step.fetched, last=place + 1 == len(steps))
             if step.loss is not None:
-                session.loss_passed(step.loss, step.loss_at)
+                session.loss_passed(step)
             if step.norms is not None:
                 session.pattern += "c"
                 session.norms_passed(step.clipped, step.norms)

@@ -59,6 +59,8 @@ class Norms(NamedTuple):
     total: torch.Tensor
     each: torch.Tensor
     """One after another, in the order of the gradients where these are of one type and device."""
+    version: int
+    """Of ``total``, when it was made."""
 
 
 class Names:
@@ -70,6 +72,11 @@ class Names:
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
         self._parameters = [weakref.ref(parameter) for parameter in parameters]
         self.found: Any = None
+
+    def are(self, parameters: Sequence[torch.Tensor], first: int) -> bool:
+        """Whether they begin with the one whose id is ``first``, and end as ``parameters`` do, if given."""
+        one, last = self._parameters[0](), self._parameters[-1]()
+        return one is not None and id(one) == first and last is not None and (not parameters or last is parameters[-1])
 
     def parameters(self) -> list[torch.Tensor]:
         """All of them; nothing where one is gone."""
@@ -147,7 +154,8 @@ class Vigil:
         step = self._session.step
         if self._session.settings.level == "light":
             norms = None
-        known = self._known.get((id(parameters[0]), len(parameters))) if norms is not None and parameters else None
+        key = (id(parameters[0]), len(parameters)) if parameters else (0, 0)
+        known = self._known_as(key, parameters) if norms is not None else None
         held = known is not None and known.alike and step % max(self._stride, ROWS_EVERY) != 0
         if (step % self._stride and not held) or not parameters or not parameters[0].is_cuda or hands_off():
             return
@@ -168,23 +176,35 @@ class Vigil:
     def passed(self, key: tuple[int, int], norms: Norms) -> None:
         """The same for norms of a step that is over, without a table: of the parameters that ``key`` (the first, and
         how many) has stood for, all of which had a gradient."""
-        known = self._known.get(key)
+        known = self._known_as(key, ())
         if known is not None and known.alike and known.whole and self._by_norms:
-            self._hold(norms, known.names)
+            self._hold(norms, known.names, passive=hands_off())
 
-    def _hold(self, norms: Norms, names: Names) -> None:
+    def _hold(self, norms: Norms, names: Names, *, passive: bool = False) -> None:
         """Norms that a clip has computed: enough to tell later whether, and where, something was not finite."""
         session = self._session
         step, readback = session.step, session.readback
-        readback.keep(norms.total, partial(self._known_norm, step, names, norms.each))
-        if step % ROWS_EVERY == 0:
+        if norms.total._version != norms.version:
+            readback.dropped += 1  # the script has written over it
+            return
+        readback.keep(norms.total, partial(self._known_norm, step, names, norms.each), passive=passive)
+        if step % ROWS_EVERY == 0 and not passive:
             readback.keep_all(norms.each, partial(self._normed, step, names))
 
     def _known_norm(self, step: int, names: Names, each: torch.Tensor, total: float) -> None:
         if math.isfinite(total):
             self._normal(step, total)
         elif not hands_off():
+            if each.is_cuda:  # it may have been made in another stream than this: there it is not to be used again yet
+                each.record_stream(torch.cuda.current_stream(each.device))
             self._session.readback.read(each.double(), lambda host: self._broken(step, names, host.tolist()))
+
+    def _known_as(self, key: tuple[int, int], parameters: Sequence[torch.Tensor]) -> _Known | None:
+        """What is known of ``parameters``, and not of others that lay there before them."""
+        known = self._known.get(key)
+        if known is not None and known.whole and not known.names.are(parameters, key[0]):
+            return None
+        return known
 
     def _names(self, known: _Known, parameters: Sequence[torch.Tensor]) -> Names:
         return known.names if known.whole else Names([each for each in parameters if each.grad is not None])
@@ -195,12 +215,13 @@ class Vigil:
         whole = len(values) == len(parameters)
         having = parameters if whole else [each for each in parameters if each.grad is not None]
         key = id(parameters[0]), len(parameters)
-        known = self._known.get(key)
-        if known is None or known.tensors != len(values) or known.whole is not whole:
+        known = self._known_as(key, parameters)
+        plain = set(map(type, values)) == _PLAIN  # no shards; what is sparse has the type of any tensor
+        if known is None or known.tensors != len(values) or known.whole is not whole or not plain:
             known = None
         if known is not None and self._read_again(known, known.names if whole else Names(having), values):
             return known.purpose
-        if set(map(type, values)) != _PLAIN:  # shards; what is sparse has the type of any tensor
+        if not plain:
             values = [tensors.local(value) for value in values]
         purpose = self._purpose(having, parameters)
         table = self._session.fused.timed_table(purpose, values) if purpose else None

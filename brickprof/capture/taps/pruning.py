@@ -47,6 +47,7 @@ def _tell(how: str, module: Any, name: str) -> None:
     if kept.is_cpu:
         hub.fact("pruned", fields | {"zeros": mask.numel() - int(kept)})
     elif hub.sessions:
+        hub.settle()
         session, step, numel = hub.sessions[0], hub.sessions[0].step, mask.numel()
         session.readback.read(
             kept,
