@@ -303,7 +303,7 @@ def test_the_peak_of_the_memory_is_the_same(tmp_path):
 def test_the_lookout_waits_for_nothing(tmp_path):
     ready_to_count()
     net = Stack().cuda()
-    with brickprof.attach(net, out=tmp_path, overhead="5%") as bp:
+    with brickprof.attach(net, out=tmp_path, overhead="25%") as bp:
         stacked(net, 40)
         torch.cuda.set_sync_debug_mode("error")
         try:
