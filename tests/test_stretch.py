@@ -329,11 +329,15 @@ def test_no_model_lives_longer_for_it(tmp_path, stretches):
 
 def test_a_part_of_something_large_is_not_held(tmp_path, stretches):
     class Views(Training):
-        def loss(self, x):
-            return torch.cat([super().loss(x)[None], torch.zeros(5000)])[0]
+        made = 0
 
-    recorded(tmp_path, Views(), most=8)
-    assert sum(stretches) < 12
+        def loss(self, x):
+            self.made += 1
+            loss = super().loss(x)
+            return loss if self.made < 300 else torch.cat([loss[None], torch.zeros(5000)])[0]
+
+    losses, *_ = told(recorded(tmp_path, Views(), most=8))
+    assert 100 < sum(stretches) < 300 and len(losses) == STEPS  # those before, and none of the others is lost
 
 
 class Averages(Training):
@@ -446,3 +450,18 @@ def test_a_stack_of_the_users_own_stays(tmp_path, stretches):
         assert torch.stack is mine and len(used) >= STEPS
     finally:
         torch.stack = original
+
+
+def test_a_clip_in_inference_mode_is_left_alone(tmp_path, stretches):
+    class Infers(Training):
+        def step(self, x, number):
+            loss = super().step(x, number)
+            if number % 50 == 25:
+                with torch.inference_mode():
+                    other = torch.ones(3)
+                    other.grad = torch.ones(3)
+                    nn.utils.clip_grad_norm_([other], 1.0)
+            return loss
+
+    recorded(tmp_path, Infers(), most=8)
+    assert stretches

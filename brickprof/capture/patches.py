@@ -292,6 +292,8 @@ def _norms(total: Any) -> Norms | None:
     each = _caught.each
     if type(each) is not torch.Tensor or type(total) is not torch.Tensor or each.dtype is torch.float16:
         return None  # float16 has no number for many a norm
+    if total.is_inference():
+        return None  # it has no version
     return Norms(total, each, total._version)
 
 

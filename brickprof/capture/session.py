@@ -405,13 +405,11 @@ class Session:
         self.steps.total_backwards += 1
         self.pattern += "b"
         self._trained = self.step + 1
-        if (
-            step.loss is None or step.loss._version != step.version
-        ):  # the script has written over it: none is held again
+        if step.loss is not None and step.loss._version == step.version:
+            self.keep_noted(step.loss, step.loss_at, step.zeroed)
+        else:  # the script has written over it: none is held again
             self.readback.holding = False
             self.readback.dropped += 1
-        else:
-            self.keep_noted(step.loss, step.loss_at, step.zeroed)
 
     def pass_update(self, optimizer: Any) -> bool:
         """An update in a step that nobody looks at, one of its own."""

@@ -35,7 +35,7 @@ MOST_NS = 400_000_000
 _LEAP = 2.0
 _LONGEST = 4096
 _NOTED_NS = 10_000
-"""What the signals of a step take that are only noted."""
+"""What the signals of a step are taken to cost that are only noted: to ask the clock would cost as much again."""
 _UPDATED, _FETCHED, _BACKWARD, _CLIPPED, _STOPPED = range(5)
 _counter = time.perf_counter_ns
 _thread = threading.get_ident

@@ -1,8 +1,8 @@
 """A vigil over gradients: on a device, whether every one of them is finite is decided in every step.
 
 Enters: parameters whose gradients are about to be clipped or applied, in steps that are not looked at for them. Leaves:
-some steps later, and under the step they were taken in, their statistics on the host. One launch reads all of them, one
-copy brings the numbers home, and nobody waits.
+some steps later, and under the step they were taken in, their statistics on the host. One launch reads all of them, and
+nobody waits.
 
 It is kept in every step where that costs next to nothing, every so many steps where it would cost more, and not at all
 where the kernel does not run: on a host a norm of every gradient would cost a part of the step that is missed.
@@ -11,8 +11,8 @@ Gradients mostly have the sizes that they had the step before. Then the launch i
 device reads these from memory of the host and writes its numbers there, by itself.
 
 A script that clips has torch compute the norm of every gradient, and of all. These are finite exactly if the gradients
-are, or too large for their squares to be added. So in three steps of four they are only held, for a few steps, until it
-is known whether the norm of all is finite; where it is not, those of the step tell which gradient was the reason.
+are, or too large for their squares to be added. So in three steps of four, or more, they are only held, until it is
+known whether the norm of all is finite; where it is not, those of the step tell which gradient was the reason.
 
 What it costs the host is what it took when nothing was in its way (see ``backlog``).
 """
