@@ -39,6 +39,9 @@ PROMISED = {
 }
 """What each level may cost."""
 BLOCK_SECONDS = 0.3
+CUDA_BLOCK_SECONDS = 1.0
+"""Longer than what brickprof does once in a while there: it works off 0.4 s of steps together, and a pause of the
+others' blocks ends that early, which no training on its own has."""
 WARM_UP_STEPS = 70
 WARM_UP_SECONDS = 60.0
 CASE_SECONDS = 150
@@ -123,6 +126,8 @@ class Length:
     seconds: float
     warm_up: float
     replicas: int = 1
+    block: float | None = None
+    """Seconds of a block, if not what is usual for the case."""
 
 
 def warm_up(worker: Worker, most: float) -> None:
@@ -170,7 +175,8 @@ def replica(
             progress.update(task, description=f"{case}: warming up {variant.name}")
             workers.append(Worker(variant, case, folder / str(i)))
             warm_up(workers[-1], length.warm_up)
-        steps = steps or max(1, min(200, round(BLOCK_SECONDS * 5 / workers[0].run(5).wall)))
+        block = length.block or (CUDA_BLOCK_SECONDS if case in CUDA_CASES else BLOCK_SECONDS)
+        steps = steps or max(1, min(200, round(block * 5 / workers[0].run(5).wall)))
         one_round = sum(worker.run(steps).wall for worker in workers)
         rounds = min(length.rounds, max(FEWEST_ROUNDS, round(length.seconds / one_round)))
         progress.update(task, total=rounds, description=f"{case}: {steps} steps a block")
@@ -281,6 +287,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=CASE_SECONDS, help="at most a replica; default %(default)s")
     parser.add_argument("--replicas", type=int, default=1, help="how often all is started anew; default %(default)s")
     parser.add_argument(
+        "--block", type=float, metavar="SECONDS",
+        help=f"how long a block of steps lasts; default {BLOCK_SECONDS}, on CUDA {CUDA_BLOCK_SECONDS}",
+    )  # fmt: skip
+    parser.add_argument(
         "--warm-up", type=float, default=WARM_UP_SECONDS, metavar="SECONDS",
         help=f"a worker's first {WARM_UP_STEPS} steps are not counted, if they fit; default %(default)s",
     )  # fmt: skip
@@ -291,7 +301,8 @@ def main() -> None:
         parser.error(f"unknown level {', '.join(sorted(unknown))}; levels: {', '.join(LEVELS)}")
     args.levels = tuple(filter(None, args.levels))
 
-    length = Length(args.rounds or (10 if args.quick else 60), args.seconds, args.warm_up, max(1, args.replicas))
+    rounds, replicas = args.rounds or (10 if args.quick else 60), max(1, args.replicas)
+    length = Length(rounds, args.seconds, args.warm_up, replicas, args.block)
     cases = args.case or (("host-bound",) if args.quick else default_cases())
     results = []
     with (

@@ -147,9 +147,11 @@ class GradientsProbe(Probe):
         elif self._unscaled != self.session.step:
             self._vigil.take(of, norms)
 
-    def _normal(self, step: int, size: float) -> None:
-        self.session.pulse.norm = size
-        self._alarm(size, [], step)
+    def _normal(self, steps: list[int], sizes: list[float]) -> None:
+        """The norms of all gradients of some steps are finite."""
+        self.session.pulse.norm = sizes[-1]
+        for step, size in zip(steps, sizes, strict=True):
+            self._alarm(size, [], step)
 
     def _normed(self, step: int, names: Names, norms: Any) -> None:
         """The norms of a step's gradients have arrived: rows of them, unless some are not finite, which is told."""
@@ -189,7 +191,7 @@ class GradientsProbe(Probe):
         sizes = table[:, 3]
         broken = table[:, :2].any()
         if not broken:
-            self._normal(step, math.sqrt(sizes @ sizes))
+            self._normal([step], [math.sqrt(sizes @ sizes)])
             if step % (ROWS_EVERY * self.session.cadence.floor):
                 return
         moment, of = _Moment("step", step, 0, None, []), self._whose(names)

@@ -16,8 +16,10 @@ import torch
 
 from brickprof.capture import hub
 from brickprof.capture.probe import Probe
+from brickprof.capture.readback import Several
 from brickprof.capture.session import Session
 from brickprof.capture.sites import caller
+from brickprof.capture.stretch import Passed
 from brickprof.capture.surroundings import hands_off, host_hands_off, static_outputs
 from brickprof.capture.tensors import on_host
 from brickprof.clock import now
@@ -37,7 +39,8 @@ class LossProbe(Probe):
         self._start = self._usual = 0.0
         self._alarming = math.inf
         self._may_change = session.world_size > 1  # many a script averages its losses over the ranks, in place
-        session.keep_loss, session.keep_noted = self._keep, self._noted
+        session.keep_loss, session.losses_passed = self._keep, self._passed
+        self._later = Several(self._unremarkable, self._told_together, self._told)
         self._scaled: tuple[weakref.ref[torch.Tensor], torch.Tensor, Any] | None = None
 
     def scaling(self, scaler: Any, loss: Any) -> None:
@@ -72,11 +75,33 @@ class LossProbe(Probe):
                 session.emit("loss_broken", loss)
         self._scaled = None
 
-    def _noted(self, loss: torch.Tensor, taken: int, zeroed: int) -> None:
-        """The loss of a step that has passed: only held, also where nothing may be asked of a device just now."""
-        session, self._zeroed = self.session, zeroed
-        done = partial(self._arrived, session.step, session.steps.backwards - 1, taken)
-        session.readback.keep(loss, done, taken=taken, passive=hands_off())
+    def _passed(self, step: int, steps: Sequence[Passed]) -> None:
+        """The losses of steps that have passed, the first of which is ``step``: only held, also where nothing may be
+        asked of a device just now."""
+        readback, kept = self.session.readback, []
+        for place, each in enumerate(steps):
+            if each.loss is None:
+                continue
+            self._zeroed = each.zeroed
+            if each.loss._version == each.version:
+                kept.append((each.loss, (step + place, each.loss_at), each.loss_at))
+            else:  # the script has written over it: none is held again
+                readback.holding = False
+                readback.dropped += 1
+        readback.keep_each(kept, self._later, passive=hands_off())
+
+    def _unremarkable(self, values: list[float]) -> bool:
+        return -math.inf < min(values) and max(values) <= self._alarming and math.isfinite(sum(values))
+
+    def _told_together(self, when: list[tuple[int, int]], values: list[float]) -> None:
+        session = self.session
+        session.pulse.loss = values[-1]
+        for (step, stamp), value in zip(when, values, strict=True):
+            session.journal.loss(step, 0, value, stamp)
+
+    def _told(self, when: tuple[int, int], value: float) -> None:
+        step, stamp = when
+        self._arrived(step, 0, stamp, value)
 
     def _keep(self, loss: torch.Tensor) -> bool:
         """The loss of a step that nobody looks at: one unremarkable number, kept and no more.

@@ -57,6 +57,26 @@ def test_three_times_in_a_run_and_further_and_further_apart():
     assert len(fed(400, {1: scattering})[0]) == 1
 
 
+def test_what_nobody_declared_waits_until_the_training_affords_a_closer_look():
+    told, at = [], [0]
+    budgets = Budgets(lambda strain: told.append((at[0], strain.brick)), None, lambda: at[0] >= 300)
+    draw = random.Random(0)
+    for at[0] in range(400):
+        budgets.learn(at[0], 10_000, [(1, FORWARD, scattering(draw, at[0]))])
+    assert told == [(300, 1)]
+
+
+def test_what_was_declared_does_not_wait():
+    told = []
+    declared = Declared({}, {})
+    declared.add(2, 1.0)
+    budgets = Budgets(told.append, declared, lambda: False)
+    draw = random.Random(0)
+    for step in range(200):
+        budgets.learn(step, 10_000, [(1, FORWARD, scattering(draw, step)), (2, FORWARD, 5000)])
+    assert [(strain.brick, strain.reason) for strain in told] == [(2, "efficiency_low")]
+
+
 def test_what_hardly_matters_may_scatter():
     assert fed(500, {1: lambda draw, step: draw.choice([10, 300])})[0] == []
 

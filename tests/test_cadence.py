@@ -52,6 +52,30 @@ def test_everything_is_on_when_looking_is_cheap() -> None:
     assert set(cadence.stride.values()) == {1}
 
 
+def test_where_every_gradient_is_judged_anyway_steps_are_looked_at_more_rarely() -> None:
+    """Where that saves something, and not else."""
+    for relieved, dear in ((False, (64, 64)), (True, (128, 256))):
+        for cost, strides in ((3 * MS, dear), (1_000, (1, 1))):
+            cadence = Cadence("standard", 0.01)
+            cadence._credit, cadence.relieved = 0.0, relieved
+            simulate(cadence, 20 * MS, dict.fromkeys(WAYS, cost), 3000)
+            assert (cadence.least, cadence.stride["guard"]) == strides
+
+
+def test_steps_in_full_that_nobody_asked_for_wait_until_they_are_a_small_part() -> None:
+    cadence = Cadence("standard", 0.01)
+    lasted = {}
+    for steps in (500, 60_000):
+        cadence = Cadence("standard", 0.01)
+        simulate(cadence, 20 * MS, dict.fromkeys(WAYS, 5 * MS), 300)
+        cadence.idled(20.0 * MS * steps, 0.0, steps)
+        lasted[steps] = cadence.affords(8)
+    assert lasted == {500: False, 60_000: True}
+    cadence.escalate(400)
+    cadence.end(399, 1000 * MS, 980 * MS)  # now it is known what such a step takes
+    assert not cadence.affords(8)
+
+
 def test_facts_are_written_every_step_while_the_credit_lasts() -> None:
     cadence = Cadence("standard", 0.01)
     simulate(cadence, 1 * MS, dict.fromkeys(WAYS, 100_000), 400)

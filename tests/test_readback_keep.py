@@ -9,7 +9,7 @@ import torch
 
 from brickprof.capture import readback as module
 from brickprof.capture import surroundings
-from brickprof.capture.readback import Readback
+from brickprof.capture.readback import Readback, Several
 from tests.late import Lane
 
 
@@ -148,6 +148,57 @@ def test_a_full_page_is_fetched(made):
     readback.send()
     readback.poll()
     assert device.fetched == [64, 36] and seen == [float(number) for number in range(100)]
+
+
+def several(seen, usual=lambda numbers: True):
+    return Several(
+        usual,
+        lambda tags, numbers: seen.append(("together", list(zip(tags, numbers, strict=True)))),
+        lambda tag, number: seen.append((tag, number)),
+    )
+
+
+def test_numbers_that_are_as_usual_are_handed_over_together(made):
+    readback, device = made
+    seen: list[object] = []
+    whose = several(seen)
+    readback.keep_each([(torch.tensor(0.5 + step), step, 100 + step) for step in range(3)], whose)
+    readback.keep(torch.tensor(9.0), seen.append)
+    readback.keep_each([(torch.tensor(7.5), 7, 107)], whose)
+    readback.send()
+    readback.poll()
+    assert device.fetched == [5] and seen == [("together", [(0, 0.5), (1, 1.5), (2, 2.5), (7, 7.5)]), 9.0]
+
+
+def test_one_that_is_not_as_usual_has_all_handed_over_in_the_order_of_their_time(made):
+    """A gradient that breaks in a step is told before the loss that breaks in the next."""
+    readback, _ = made
+    dates: list[int] = []
+    readback._date = dates.append
+    seen: list[object] = []
+    losses, norms = several(seen), several(seen, lambda numbers: max(numbers) < 10)
+    readback.keep_each([(torch.tensor(float(step)), f"loss {step}", 10 * step) for step in (1, 2)], losses)
+    readback.keep_each([(torch.tensor(50.0 + step), f"norm {step}", 10 * step + 1) for step in (1, 2)], norms)
+    readback.send()
+    readback.poll()
+    assert seen == [("loss 1", 1.0), ("norm 1", 51.0), ("loss 2", 2.0), ("norm 2", 52.0)]
+    assert [date for date in dates if date] == [10, 11, 20, 21]
+
+
+def test_of_several_only_what_is_still_there_is_handed_over(made):
+    readback, device = made
+    seen: list[object] = []
+    values = [torch.tensor(float(step)) for step in range(4)]
+    readback.keep_each([(value, step, step) for step, value in enumerate(values)], several(seen))
+    values[2].mul_(7)
+    readback.send()
+    readback.poll()
+    assert seen == [("together", [(0, 0.0), (1, 1.0), (3, 3.0)])] and readback.dropped == 1 and not readback.holding
+    readback.keep_each([(torch.tensor(8.0), 8, 8)], several(seen))  # copied at once from here on
+    readback.keep_each([(torch.tensor(9.0), 9, 9)], several(seen), passive=True)  # or not at all
+    readback.send()
+    readback.poll()
+    assert seen[1:] == [(8, 8.0)] and device.fetched == [3] and readback.dropped == 2
 
 
 def test_replayed_graphs_are_known(monkeypatch):

@@ -8,8 +8,9 @@ declared or learned (the median of its first settled window), and now and then a
     both
 
 A brick without a declared budget has to matter, with at least a twentieth of the step. The next steps are then traced
-in full, and their spans say why. Rarely: three times in a run, each after a longer rest. Host times are not judged,
-since whatever else the machine does scatters them.
+in full, and their spans say why. Rarely: three times in a run, each after a longer rest, and where nobody declared the
+budget not before the training has lasted for long enough to afford it. Host times are not judged, since whatever else
+the machine does scatters them.
 """
 
 from __future__ import annotations
@@ -86,8 +87,14 @@ class Declared:
 
 
 class Budgets:
-    def __init__(self, escalate: Callable[[Strain], None], declared: Declared | None = None) -> None:
+    def __init__(
+        self,
+        escalate: Callable[[Strain], None],
+        declared: Declared | None = None,
+        affords: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._escalate = escalate
+        self._affords = affords
         self.declared = declared or Declared({}, {})
         self._times: dict[Key, deque[int]] = {}
         self._learned: dict[Key, float] = {}
@@ -120,6 +127,8 @@ class Budgets:
 
     def _judge(self, step: int, step_ns: int) -> None:
         found = [strain for key, times in self._times.items() if (strain := self._strain(key, times, step_ns))]
+        if not self._affords():
+            found = [strain for strain in found if self.declared.of(strain.brick, strain.phase) is not None]
         if not found:
             return
         worst = max(found, key=_severity)

@@ -31,6 +31,8 @@ from statistics import median
 WAYS = ("facts", "blocks", "guard", "spans", "full")
 _SHARE = {"facts": 0.6, "blocks": 0.5, "guard": 0.5, "spans": 0.5, "full": 0.9}
 _LONGEST = {"facts": 64, "blocks": 64, "guard": 64, "spans": 256, "full": 1024}
+_RELIEVED = 4
+"""How many times as rarely facts, blocks and guard may be on where every gradient is judged in every step anyway."""
 _LIGHT = frozenset({"facts", "guard"})
 _FIRST_STEPS = 3
 _EARLY = {"facts": 64, "blocks": 32, "guard": 32, "spans": _FIRST_STEPS, "full": 257}
@@ -60,8 +62,13 @@ _PLANNED = 0.8
 LOOKS, a flush, a cache that has to be filled again."""
 _LONG_STEP_NS = 100_000_000
 _PLANNED_LONG = 0.4
-"""The same for long steps: reading hundreds of megabytes costs the step more than the reading itself took."""
+"""The same for long steps: reading hundreds of megabytes costs the step more than the reading itself took. And where
+the norms of every step are known, which is most of what a look would tell."""
 _LEAST_EASE = 1 / 64
+_UNCALLED_FOR = 0.2
+"""The part of the budget for steps in full that nobody asked for, where nothing is broken."""
+_IN_FULL = 2.0
+"""A step in full takes so many times what its ways take: more bricks are opened in it."""
 
 
 @dataclass(slots=True)
@@ -115,6 +122,10 @@ class Cadence:
         self._floor = 1
         self._quiet = 0
         """Up to here, and not further, it is known that nothing is looked at."""
+        self.relieved = False
+        """Whether the gradients of every step are judged by norms that the script computes itself."""
+        self._deep_ns = 0.0
+        """What the dearest step in full has cost, of those that nobody asked for."""
         self._born = self._renewals = 0
         self._credit = _CREDIT_NS * budget / 0.01
 
@@ -185,6 +196,14 @@ class Cadence:
         self._quiet = 0
         self.deep_until = max(self.deep_until, until)
 
+    def affords(self, steps: int) -> bool:
+        """Whether the training has lasted for long enough that ``steps`` in full are a small part of its time."""
+        if self.typical_ns < _TINY_STEP_NS and self._credit > 0:
+            return True
+        usual = _IN_FULL * sum(median(costs) for costs in self._costs.values() if costs)
+        lasted = self._settled[0] + self._passed[0]
+        return steps * max(self._deep_ns, usual) <= _UNCALLED_FOR * self.budget * lasted
+
     def attend(self, until: int) -> None:
         self._quiet = 0
         self.attentive_until = max(self.attentive_until, until)
@@ -209,6 +228,8 @@ class Cadence:
 
     def end(self, step: int, wall_ns: float, spent_ns: float) -> bool:
         """A step is over; True when a stride changed. ``wall_ns`` includes ``spent_ns``."""
+        if _FIRST_STEPS <= step <= self.deep_until:
+            self._deep_ns = max(self._deep_ns, spent_ns)
         if step < _FIRST_STEPS or step <= self.deep_until or step in self.planned:
             return False
         self._take_passed()
@@ -240,12 +261,12 @@ class Cadence:
         """What a step costs in which nothing is looked at."""
         return median(self._idle) if self._idle else 0.0
 
-    def idled(self, wall_ns: float, spent_ns: float) -> None:
-        """A step passed in which nothing was looked at. Counted in two sums: even a median would be dear here."""
+    def idled(self, wall_ns: float, spent_ns: float, steps: int = 1) -> None:
+        """Steps passed in which nothing was looked at. Counted in two sums: even a median would be dear here."""
         passed = self._passed
         passed[0] += wall_ns - spent_ns
         passed[1] += spent_ns
-        passed[2] += 1
+        passed[2] += steps
 
     def _take_passed(self) -> None:
         """Steps in which nothing was looked at, since the last one that was."""
@@ -282,7 +303,7 @@ class Cadence:
     def _adapt(self, step: int) -> bool:
         self.typical_ns = self.step_ns
         budget = self._budget(step)
-        planned = _PLANNED if self.typical_ns < _LONG_STEP_NS else _PLANNED_LONG
+        planned = _PLANNED if self.typical_ns < _LONG_STEP_NS and not self.relieved else _PLANNED_LONG
         whole = max(budget * self.typical_ns - self.idle_ns, 0.1 * budget * self.typical_ns) * planned * self._ease
         if self._credit > 0 and self.typical_ns < _TINY_STEP_NS:
             whole += _ALLOWANCE_NS * self.budget / 0.01
@@ -292,7 +313,8 @@ class Cadence:
             if not costs:
                 continue
             cost = median(costs)
-            stride = _power_of_two(cost / max(left * _SHARE[way], 1.0), _LONGEST[way])
+            longest = _LONGEST[way] * (_RELIEVED if self.relieved and way not in _ROW_WAYS else 1)
+            stride = _power_of_two(cost / max(left * _SHARE[way], 1.0), longest)
             if way == "facts" and self._credit > 0 and self.typical_ns < _TINY_STEP_NS:
                 stride = 1
             if way in _ROW_WAYS:

@@ -12,9 +12,11 @@ from __future__ import annotations
 import ctypes
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -38,6 +40,16 @@ _SMALL = 1024
 """Bytes."""
 _LITTLE = 4096
 """Larger results are full statistics; smaller ones a norm or a sum per tensor."""
+_when = itemgetter(0)
+
+
+class Several(NamedTuple):
+    """Whoever asks for one number after another: what is done with many of them at once, as long as all are as usual,
+    and else with each."""
+
+    usual: Callable[[list[float]], bool]
+    together: Callable[[list[Any], list[float]], None]
+    alone: Callable[[Any, float], None]
 
 
 class Page(NamedTuple):
@@ -102,6 +114,18 @@ def may_hold(value: torch.Tensor) -> bool:
     return value.numel() == 1 and value.untyped_storage().nbytes() <= _SMALL
 
 
+class _Held(NamedTuple):
+    """Something that was left where it is."""
+
+    value: torch.Tensor
+    count: int
+    """How many numbers."""
+    version: int
+    done: Callable[[Any], None] | Several
+    taken: int
+    tag: Any
+
+
 class Readback:
     lane: Lane = Cuda()
     _free: ClassVar[dict[tuple[Lane, int, torch.dtype], list[torch.Tensor]]] = {}
@@ -121,8 +145,8 @@ class Readback:
         self._cut: dict[tuple[int, int, int], Page] = {}
         """By address and shape: pages, cut once and used again."""
         self._words: dict[int, Any] = {}
-        self._held: dict[int, tuple[torch.Tensor, int, int, Callable[[Any], None], int]] = {}
-        """By address: what was left where it is, how many numbers, its version, who asked, and when."""
+        self._held: dict[int, _Held] = {}
+        """By address."""
         self._held_at: Any = None
         self._held_on: Any = None
         """The stream that they were made in: its number, and itself."""
@@ -206,6 +230,19 @@ class Readback:
         else:
             self.scalar(value, done)
 
+    def keep_each(
+        self, values: Iterable[tuple[torch.Tensor, Any, int]], whose: Several, *, passive: bool = False
+    ) -> None:
+        """The same of one number after another, each with what it is known by and when it was made: ``whose`` gets
+        them together, or one by one in the order of their time."""
+        for value, tag, taken in values:
+            if may_hold(value) and self._holds(value, passive=passive) and self._hold(value, 1, whose, taken, tag):
+                continue
+            if passive:
+                self.dropped += 1
+            else:
+                self.scalar(value, partial(whose.alone, tag))
+
     def keep_all(self, values: torch.Tensor, done: Callable[[Any], None]) -> None:
         """The same of a row of numbers, which ``done`` gets as an array."""
         if not values.is_contiguous() or not self._holds(values) or not self._hold(values, values.numel(), done):
@@ -225,32 +262,34 @@ class Readback:
             self._held_at, self._held_on = place, self.lane.stream(value)
         return True
 
-    def _hold(self, value: torch.Tensor, count: int, done: Callable[[Any], None], taken: int = 0) -> bool:
+    def _hold(
+        self, value: torch.Tensor, count: int, done: Callable[[Any], None] | Several, taken: int = 0, tag: Any = None
+    ) -> bool:
         at = value.data_ptr()
         if at in self._held:
             self.holding = False
             del self._held[at]
             self.dropped += 1
             return False
-        self._held[at] = (value, count, value._version, done, taken or now())
+        self._held[at] = _Held(value, count, value._version, done, taken or now(), tag)
         return True
 
     def _fetch(self) -> None:
         """Has the device bring what is held."""
         held, self._held = self._held, {}
-        for at, (value, _, version, _, _) in list(held.items()):
-            if value._version != version:
+        for at, each in list(held.items()):
+            if each.value._version != each.version:
                 del held[at]
                 self.holding = False
                 self.dropped += 1
         if not held:
             return
-        first = next(iter(held.values()))[0]
+        first = next(iter(held.values())).value
         gather = self.gather(first) if self.gather is not None else None
         if gather is None:  # it was there when they were held
             self.dropped += len(held)
             return
-        counts = [each[1] for each in held.values()]
+        counts = [each.count for each in held.values()]
         self.fetches = True
         page = self._buffer(_REQUESTS + (sum(counts) + 1) // 2, torch.int64)
         words = self._words.setdefault(page.data_ptr(), page.numpy())
@@ -264,15 +303,37 @@ class Readback:
         else:  # elsewhere than they were made
             with self.lane.on(self._held_on):
                 gather(page)
-        asked = [each[3:] for each in held.values()]
+        asked = [(each.done, each.taken, each.tag) for each in held.values()]
 
         def arrived(_host: torch.Tensor) -> None:
-            numbers = words[_REQUESTS:].view("float32")
-            for (done, taken), at, count in zip(asked, places, counts, strict=False):
-                self._date(taken)
-                done(float(numbers[at]) if count == 1 else numbers[at : at + count].copy())
+            self._hand_out(asked, places, words[_REQUESTS:].view("float32"))
 
         self._waiting.append((self.lane.mark(self._held_on), page, page, arrived, 0))
+
+    def _hand_out(self, asked: list[tuple[Any, int, Any]], places: list[int], numbers: Any) -> None:
+        """Gives what was fetched to whoever asked for it."""
+        several: dict[int, tuple[Several, list[Any], list[float]]] = {}
+        others = []
+        for (done, taken, tag), at, end in zip(asked, places, places[1:], strict=False):
+            if type(done) is Several:
+                _, tags, found = several.setdefault(id(done), (done, [], []))
+                tags.append(tag)
+                found.append(float(numbers[at]))
+            else:
+                others.append((taken, done, float(numbers[at]) if end == at + 1 else numbers[at:end].copy()))
+        if all(whose.usual(found) for whose, _, found in several.values()):
+            for whose, tags, found in several.values():
+                whose.together(tags, found)
+        else:
+            others += [
+                (taken, partial(done.alone, tag), float(numbers[at]))
+                for (done, taken, tag), at in zip(asked, places, strict=False)
+                if type(done) is Several
+            ]
+            others.sort(key=_when)
+        for taken, done, given in others:
+            self._date(taken)
+            done(given)
 
     def scalar(self, value: torch.Tensor, done: Callable[[float], None]) -> None:
         """One number: at once from a CPU, else with others in a single page, behind a single mark."""

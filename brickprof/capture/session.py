@@ -87,7 +87,7 @@ class Session:
         self.world_size = int(about.get("world_size", 1))
         self.journal = Journal(folder, max_bytes=settings.max_bytes)
         self.pulse = Pulse(folder)
-        self.budgets = Budgets(self._strained, Declared(settings.budgets, self.journal.bricks))
+        self.budgets = Budgets(self._strained, Declared(settings.budgets, self.journal.bricks), self._affords_depth)
         self.clock = DeviceClock(self.journal.span, self._learn_times, self.budgets.of)
         self.trace = Trace(self.journal, self.pulse, self.clock)
         self.trace.ranges = ranges.wanted(self.journal.bricks)
@@ -110,8 +110,8 @@ class Session:
         """Whether a probe wants to be told of the next backward, also in a step that nobody looks at."""
         self.vigil: Callable[..., None] | None = None
         """Looks at an optimizer's gradients also in a step that nobody looks at, where that costs next to nothing."""
-        self.keep_noted: Callable[[torch.Tensor, int, int], None] = _nothing
-        """The same for a loss that was noted: when that was, and how often gradients had been cleared by then."""
+        self.losses_passed: Callable[[int, Sequence[Passed]], None] = _nothing
+        """The same for losses that were noted: the step of the first, and what was noted of each."""
         self.wants: Callable[[Any], bool] = bool
         """Whether there is more to look at in the gradients that an optimizer has applied."""
         self.idle: Callable[..., int] = _not_one
@@ -121,7 +121,7 @@ class Session:
         self.pattern = ""
         """What this step has had so far, in steps that nobody looks at: a letter for each signal."""
         self.norms_passed: Callable[..., None] = _nothing
-        """Told of the norms of a clip, in a step of a stretch."""
+        """Told of the norms that clips have computed, in steps of a stretch."""
         self.stretches = Stretches(self)
         self.lookout: Lookout | None = None
         """The same for the outputs of blocks."""
@@ -219,6 +219,9 @@ class Session:
         """What bricks took the device; not in steps in which we kept it waiting ourselves."""
         if self.settings.level == "deep" or (step > self.cadence.deep_until and step not in self.cadence.planned):
             self.budgets.learn(step, step_ns, times)
+
+    def _affords_depth(self) -> bool:
+        return self.cadence.affords(self.settings.escalation_steps)
 
     def _strained(self, strain: Strain) -> None:
         """A brick takes the device a different time in every step, or too long: the next ones are traced in full."""
@@ -399,17 +402,37 @@ class Session:
         self._spent += _counter() - start
         return True
 
-    def loss_passed(self, step: Passed) -> None:
-        """A backward was made in a step that nobody looked at, and was noted."""
+    def steps_passed(self, number: int, steps: Sequence[Passed]) -> None:
+        """Steps were noted in which nobody looked at anything, each with one update, by ``number``: they begin and end
+        here, all at once."""
+        first, last = self.step + 1, steps[-1]
+        wall = self._idled(last.fetched, len(steps))
+        self.steps.advance_by(number, len(steps))
+        self.step = self.trace.step = self.steps.number
+        self.pattern = "fbcu" if last.norms is not None else "fbu"
+        self._trained = self.step + 1
+        self.losses_passed(first, steps)
+        if last.norms is not None:
+            clips = [(first + place, each.loss_at, each.norms) for place, each in enumerate(steps)]
+            self.norms_passed(last.clipped, clips)
+        self.in_optimizer = False
+        self.updates[number] = self.updates.get(number, 0) + len(steps)
+        self.gradients_used = True
+        self._rates[number] = last.rate
+        self._rest(wall // len(steps), last.fetched)
+
+    def begun(self, step: Passed) -> None:
+        """A step was noted, as far as it got."""
+        if step.loss is None:
+            return
         self.steps.backwards += 1
         self.steps.total_backwards += 1
         self.pattern += "b"
         self._trained = self.step + 1
-        if step.loss is not None and step.loss._version == step.version:
-            self.keep_noted(step.loss, step.loss_at, step.zeroed)
-        else:  # the script has written over it: none is held again
-            self.readback.holding = False
-            self.readback.dropped += 1
+        self.losses_passed(self.step, [step])
+        if step.norms is not None:
+            self.pattern += "c"
+            self.norms_passed(step.clipped, [(self.step, step.loss_at, step.norms)])
 
     def pass_update(self, optimizer: Any) -> bool:
         """An update in a step that nobody looks at, one of its own."""
@@ -477,28 +500,36 @@ class Session:
             self.emit("step_begin", self.step)
             self.turned()
 
-    def pass_on(self, passed: int = 0, *, last: bool = True) -> bool:
+    def pass_on(self, passed: int = 0) -> bool:
         """From a step that nobody looks at to the next such step: the least that has to be done. ``passed`` is when
-        that was, if it has happened already; then the last of several does for all what once is enough for."""
-        cadence, steps = self.cadence, self.steps
-        if not passed and not cadence.quiet(steps.number + 1):
+        that was, if it has happened already."""
+        steps = self.steps
+        if not passed and not self.cadence.quiet(steps.number + 1):
             return False
         stamp = passed or _counter()
-        wall, self._step_started = stamp - self._step_started, stamp
-        spent, self._spent = self._spent, 0
-        self._total_spent += spent
-        cadence.idled(wall, spent)
+        wall = self._idled(stamp)
         steps.advance()
         self.step = self.trace.step = steps.number
         self.pattern = "f"
-        if not last:
-            return True
+        self._rest(wall, stamp)
+        return True
+
+    def _idled(self, stamp: int, count: int = 1) -> int:
+        """Nobody looked at anything from the beginning of this step on until that of another, ``count`` steps later:
+        how long that was."""
+        wall, self._step_started = stamp - self._step_started, stamp
+        spent, self._spent = self._spent, 0
+        self._total_spent += spent
+        self.cadence.idled(wall, spent, count)
+        return wall
+
+    def _rest(self, wall: int, stamp: int) -> None:
+        """What has to be done now and then, be it between steps that nobody looks at."""
         if self.lookout is not None:
             self.lookout.enter(self.step)
         self._read_back(stamp)
         if stamp >= self._publish_at:
             self._publish(wall, stamp)
-        return True
 
     def _leave(self, wall: int) -> None:
         spent, self._spent = self._spent, 0

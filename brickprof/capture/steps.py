@@ -103,6 +103,16 @@ class StepClock:
         """Without an optimizer: a forward after the weights changed is the next step."""
         return self.advance() if self._updated else False
 
+    def advance_by(self, optimizer: int, count: int) -> None:
+        """``count`` steps that were all like the one before: one backward and one update each, by ``optimizer``, which
+        alone has stepped in it."""
+        self.number += count
+        self.updates += count
+        self.total_backwards += count
+        self.backwards = 1
+        self._expected, self._stepped = {optimizer}, {optimizer}
+        self._due, self._updated = True, False
+
     def advance(self) -> bool:
         if self._stepped:
             self._expected = set(self._stepped)

@@ -150,7 +150,7 @@ class Stretch:
         first = next((step.loss for step in steps if step.loss is not None), None)
         elsewhere = first is not None and lane.number(first) != self._place
         with lane.on(self._stream) if elsewhere else nullcontext():
-            self._session.stretches.over(self._number, self._optimizer(), steps)
+            self._session.stretches.over(self._number, steps)
 
     def stop(self) -> None:
         """Another thread has something to tell: no signal is waited for any more, and no stretch is begun again."""
@@ -187,26 +187,23 @@ class Stretches:
         steps = session.idle(session.step, cadence.ahead(session.step, MOST_STEPS), clips=whole)
         return Stretch(session, optimizer, number, steps, clips=clips) if steps > 1 else None
 
-    def over(self, number: int, optimizer: Any, steps: Sequence[Passed]) -> None:
+    def over(self, number: int, steps: Sequence[Passed]) -> None:
         """A stretch is over: all that is done in a step that nobody looks at, for each of its steps."""
         session, start = self._session, _counter()
-        self._replay(number, optimizer, steps)
+        self._replay(number, steps)
         # One that was begun in vain: the next is tried later and later.
         self._waited = 0 if len(steps) > 1 else min(2 * self._waited + 64, _LONGEST)
         self._from = session.step + self._waited
         session.correct(_counter() - start + _NOTED_NS * len(steps))
 
-    def _replay(self, number: int, optimizer: Any, steps: Sequence[Passed]) -> None:
+    def _replay(self, number: int, steps: Sequence[Passed]) -> None:
         session = self._session
-        for place, step in enumerate(steps):
-            session.pass_on(step.fetched, last=place + 1 == len(steps))
-            if step.loss is not None:
-                session.loss_passed(step)
-            if step.norms is not None:
-                session.pattern += "c"
-                session.norms_passed(step.clipped, step.norms)
-            if step.updated:
-                session.update_passed(number, optimizer, step.rate)
+        whole = steps if not steps or steps[-1].updated else steps[:-1]
+        if whole:
+            session.steps_passed(number, whole)
+        if len(whole) < len(steps):
+            session.pass_on(steps[-1].fetched)
+            session.begun(steps[-1])
 
 
 def rate_of(optimizer: Any) -> Any:

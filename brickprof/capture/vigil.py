@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from brickprof.capture import tensors
+from brickprof.capture.readback import Several
 from brickprof.capture.surroundings import hands_off
 from brickprof.clock import now
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 _SHARE = {"light": 0.15, "standard": 0.75, "deep": 1.0}
 """Of the budget; the rest is for all other looks."""
-_SHARE_BESIDE_NORMS = 0.15
+_SHARE_BESIDE_NORMS = 0.08
 """Of tables where norms tell the rest: what comes of a table later costs as much again."""
 _LONGEST = 64
 _RECKON = 16
@@ -61,6 +62,14 @@ class Norms(NamedTuple):
     """One after another, in the order of the gradients where these are of one type and device."""
     version: int
     """Of ``total``, when it was made."""
+
+
+class _Clip(NamedTuple):
+    """Whose norms they are that are on their way."""
+
+    step: int
+    names: Names
+    each: torch.Tensor
 
 
 class Names:
@@ -98,10 +107,14 @@ class _Known(NamedTuple):
 
 Arrived = Callable[[int, Names, Any], None]
 """The step, the parameters that had a gradient, their statistics, or their norms."""
-Normal = Callable[[int, float], None]
-"""The step, and the norm of all its gradients, which is finite."""
+Normal = Callable[[list[int], list[float]], None]
+"""Steps, and the norm of all gradients of each, which is finite."""
 Broken = Callable[[int, Names, list[float]], None]
 """The step, the parameters that had a gradient, and the norm of each: not all are finite."""
+
+
+def _finite(totals: list[float]) -> bool:
+    return math.isfinite(sum(totals))
 
 
 def _within(parameters: Sequence[torch.Tensor], seen: frozenset[int]) -> bool:
@@ -118,6 +131,7 @@ class Vigil:
         self._arrived = arrived
         self._normal = normal
         self._broken = broken
+        self._totals = Several(_finite, self._known_norms, self._known_norm)
         self._stride = 1
         self._turns = 0
         self._last = -1
@@ -164,8 +178,8 @@ class Vigil:
         elif any(_within(parameters, seen) for seen in self._covered):
             return  # clipping came before the update
         if held and known is not None and norms is not None:
-            self._by_norms = True
-            self._hold(norms, self._names(known, parameters))
+            self._by_norms = self._session.cadence.relieved = True
+            self._hold([(step, now(), norms)], self._names(known, parameters))
             self._covered.append(self._groups[known.purpose])
             return
         start = _counter()
@@ -173,27 +187,32 @@ class Vigil:
             self._covered.append(self._groups[purpose])
             self._learn(purpose, _counter() - start)
 
-    def passed(self, key: tuple[int, int], norms: Norms) -> None:
-        """The same for norms of a step that is over, without a table: of the parameters that ``key`` (the first, and
-        how many) has stood for, all of which had a gradient."""
+    def passed(self, key: tuple[int, int], clips: Sequence[tuple[int, int, Norms]]) -> None:
+        """The same for the clips of steps that are over, without a table, each with its step and time: of the
+        parameters that ``key`` (the first, and how many) has stood for, all of which had a gradient."""
         known = self._known_as(key, ())
         if known is not None and known.alike and known.whole and self._by_norms:
-            self._hold(norms, known.names, passive=hands_off())
+            self._hold(clips, known.names, passive=hands_off())
 
-    def _hold(self, norms: Norms, names: Names, *, passive: bool = False) -> None:
-        """Norms that a clip has computed: enough to tell later whether, and where, something was not finite."""
-        session = self._session
-        step, readback = session.step, session.readback
-        if norms.total._version != norms.version:
-            readback.dropped += 1  # the script has written over it
-            return
-        readback.keep(norms.total, partial(self._known_norm, step, names, norms.each), passive=passive)
-        if step % ROWS_EVERY == 0 and not passive:
-            readback.keep_all(norms.each, partial(self._normed, step, names))
+    def _hold(self, clips: Sequence[tuple[int, int, Norms]], names: Names, *, passive: bool = False) -> None:
+        """Norms that clips have computed: enough to tell later whether, and where, something was not finite."""
+        readback = self._session.readback
+        valid = [each for each in clips if each[2].total._version == each[2].version]
+        readback.dropped += len(clips) - len(valid)  # the script has written over them
+        kept = [(norms.total, _Clip(step, names, norms.each), at) for step, at, norms in valid]
+        readback.keep_each(kept, self._totals, passive=passive)
+        if not passive:
+            for step, _, norms in valid:
+                if step % ROWS_EVERY == 0:
+                    readback.keep_all(norms.each, partial(self._normed, step, names))
 
-    def _known_norm(self, step: int, names: Names, each: torch.Tensor, total: float) -> None:
+    def _known_norms(self, clips: list[_Clip], totals: list[float]) -> None:
+        self._normal([clip.step for clip in clips], totals)
+
+    def _known_norm(self, clip: _Clip, total: float) -> None:
+        step, names, each = clip
         if math.isfinite(total):
-            self._normal(step, total)
+            self._normal([step], [total])
         elif not hands_off():
             if each.is_cuda:  # it may have been made in another stream than this: there it is not to be used again yet
                 each.record_stream(torch.cuda.current_stream(each.device))
