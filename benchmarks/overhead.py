@@ -138,14 +138,24 @@ def warm_up(worker: Worker, most: float) -> None:
         done += 5
 
 
-def measure(case: str, variants: list[Variant], length: Length, folder: Path, progress: Progress) -> Result:
-    """Interleaves ``variants`` between two plain baselines, in fresh processes for every replica."""
+def measure(
+    case: str, variants: list[Variant], length: Length, folder: Path, progress: Progress, tell: Callable[[Result], None]
+) -> Result:
+    """Interleaves ``variants`` between two plain baselines, in fresh processes for every replica; ``tell`` is told
+    what is known after each."""
     taken: list[Replicas] = [[] for _ in range(len(variants) + 2)]
     steps, probes = 0, {}
     for number in range(length.replicas):
         blocks, steps, probes = replica(case, variants, length, folder / str(number), steps, progress)
         for i, of_worker in enumerate(blocks):
             taken[i].append(of_worker)
+        tell(result_of(case, variants, steps, probes, taken))
+    return result_of(case, variants, steps, probes, taken)
+
+
+def result_of(
+    case: str, variants: list[Variant], steps: int, probes: dict[str, dict[str, float]], taken: list[Replicas]
+) -> Result:
     first, *watched, second = taken
     baseline = [
         [Block((a.wall + b.wall) / 2, (a.cpu + b.cpu) / 2) for a, b in zip(one, other, strict=True)]
@@ -153,7 +163,7 @@ def measure(case: str, variants: list[Variant], length: Length, folder: Path, pr
     ]
     return Result(
         case, 1e3 * statistics.median(block.wall for blocks in baseline for block in blocks) / steps,
-        steps, min(len(blocks) for blocks in first), length.replicas,
+        steps, min(len(blocks) for blocks in first), len(first),
         ratio("plain, again", second, first, quiet(second, first)),
         [ratio(v.name, ours, baseline, quiet(ours, first, second)) for v, ours in zip(variants, watched, strict=True)],
         probes,
@@ -312,15 +322,26 @@ def main() -> None:
         for case in cases:
             for number, variants in enumerate(groups(args, case)):
                 folder = Path(args.keep or scratch) / f"{case}{number}"
-                results.append(measure(case, variants, length, folder, progress))
+
+                def tell(so_far: Result) -> None:
+                    said = ", ".join(f"{row.variant} {row.median:.3f}" for row in (so_far.baselines, *so_far.ratios))
+                    progress.console.print(f"{so_far.case}, {so_far.replicas} of {length.replicas}: {said}")
+                    save(args.json, [*results, so_far])
+
+                results.append(measure(case, variants, length, folder, progress, tell))
 
     console = Console(width=max(Console().width, 116))
     console.print(" · ".join(f"{name} {value}" for name, value in machine().items()))
     console.print(ratio_table(results))
     console.print(cost_table(results))
-    if args.json:
+    save(args.json, results)
+
+
+def save(path: Path | None, results: list[Result]) -> None:
+    """What is known so far: a benchmark that somebody ends early was not for nothing."""
+    if path is not None:
         document = {"machine": machine(), "results": [asdict(result) for result in results]}
-        args.json.write_text(json.dumps(document, indent=2) + "\n")
+        path.write_text(json.dumps(document, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -96,8 +96,7 @@ class LossProbe(Probe):
     def _told_together(self, when: list[tuple[int, int]], values: list[float]) -> None:
         session = self.session
         session.pulse.loss = values[-1]
-        for (step, stamp), value in zip(when, values, strict=True):
-            session.journal.loss(step, 0, value, stamp)
+        session.journal.losses([(step, 0, value, stamp) for (step, stamp), value in zip(when, values, strict=True)])
 
     def _told(self, when: tuple[int, int], value: float) -> None:
         step, stamp = when

@@ -118,8 +118,8 @@ class _Held(NamedTuple):
     """Something that was left where it is."""
 
     value: torch.Tensor
-    count: int
-    """How many numbers."""
+    numbers: int
+    """How many."""
     version: int
     done: Callable[[Any], None] | Several
     taken: int
@@ -289,7 +289,7 @@ class Readback:
         if gather is None:  # it was there when they were held
             self.dropped += len(held)
             return
-        counts = [each.count for each in held.values()]
+        counts = [each.numbers for each in held.values()]
         self.fetches = True
         page = self._buffer(_REQUESTS + (sum(counts) + 1) // 2, torch.int64)
         words = self._words.setdefault(page.data_ptr(), page.numpy())

@@ -11,6 +11,7 @@ import contextlib
 import mmap
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from zlib import crc32
 
@@ -50,6 +51,21 @@ class Slate:
         self._map[at : at + _ENTRY] = body + crc32(body).to_bytes(4, "little")
         self.kept.append((step, micro, value, time_ns))
         return len(self.kept) < ROOM
+
+    def keep_all(self, losses: Sequence[Kept]) -> None:
+        """Stores as many as there is room for, which the caller has seen to, in one go."""
+        at, entries = _ENTRY * len(self.kept), bytearray()
+        for loss in losses:
+            body = _BODY.pack(*loss)
+            entries += body
+            entries += crc32(body).to_bytes(4, "little")
+        self._map[at : at + len(entries)] = bytes(entries)
+        self.kept += losses
+
+    @property
+    def room(self) -> int:
+        """How many losses there is still room for."""
+        return ROOM - len(self.kept)
 
     def wipe(self) -> None:
         """What stood here is written elsewhere now."""

@@ -7,7 +7,7 @@ lie on the slate (a file mapping) until they are written together.
                        event() ── encode ── os.write ──────────────────> events.jsonl
                        loss()  ── store ── slate.bin ─ 400 ms, as one ──> events.jsonl
     training threads   sample() ─ list.append ──── flush thread, 40 ms ──> samples.arrow
-                       sheet() ── list.append ──── flush thread, 1 s ────> samples.arrow
+                       sheet() ── list.append ──── flush thread, 2 s ────> samples.arrow
                        span()  ── list.append ──── flush thread, 400 ms ─> spans.arrow
 
 Spans wait longer than samples: a step of a second has its few spans far apart, and a frame of one row takes
@@ -40,7 +40,7 @@ from brickprof.journal.files import EventFile, FrameFile, Row
 from brickprof.journal.frames import ENOUGH_ROWS, MOST_ROWS, STEP_COLUMN, schema_frame
 from brickprof.journal.layout import EVENTS, SAMPLES, SPANS
 from brickprof.journal.sheets import Sheet, together
-from brickprof.journal.slate import Kept, Slate, read_slate
+from brickprof.journal.slate import ROOM, Kept, Slate, read_slate
 
 _REASONS = {
     errno.ENOSPC: "disk full",
@@ -53,7 +53,7 @@ _MOST_ANOMALIES = 32
 
 _TOGETHER_NS = 400_000_000  # losses are kept together for no longer than this
 _SPANS_WAIT = 10  # times as long as samples
-_SHEETS_WAIT = 25
+_SHEETS_WAIT = 50
 _MOST_SHEETS = 64
 _PATIENCE = 5.0  # seconds that close() waits for a disk that does not answer
 _SLICE = 0.01  # seconds of thinning between two flushes
@@ -146,6 +146,22 @@ class Journal:
             slate = self._slate
             if not slate.keep(step, micro, value, time_ns) or time_ns - slate.kept[0][3] > _TOGETHER_NS:
                 self.tell_losses()
+        except Exception:
+            self.dropped["events"] += 1
+
+    def losses(self, losses: Sequence[Kept]) -> None:
+        """The same for several at once, in the order of their time."""
+        if not self.alive or not losses:
+            return
+        try:
+            slate = self._slate
+            if len(losses) > slate.room:
+                self.tell_losses()
+            for at in range(0, len(losses), ROOM):
+                part = losses[at : at + ROOM]
+                slate.keep_all(part)
+                if not slate.room or part[-1][3] - slate.kept[0][3] > _TOGETHER_NS:
+                    self.tell_losses()
         except Exception:
             self.dropped["events"] += 1
 
