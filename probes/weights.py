@@ -146,7 +146,8 @@ class WeightsProbe(Probe):
             moved = torch.stack([after - before[1], after])
 
             def moved_arrived(host: torch.Tensor) -> None:
-                moves = torch.stack([tensors.laid_out(each, lengths) for each in host])
+                # In numpy: torch would wake its threads for these few numbers, beside a training that needs them.
+                moves = [tensors.laid_out(each, lengths).numpy() for each in host]
                 self._write_updates(entries, numels, moves, lengths, stamp, step)
 
             session.readback.read(moved, moved_arrived)
@@ -166,9 +167,8 @@ class WeightsProbe(Probe):
         self._tell([item for item in found if item["tensor"] not in self._broken], len(entries), step, "after")
 
     def _write_updates(
-        self, entries: list[Entry], numels: list[int], moved: torch.Tensor, lengths: list[int], stamp: int, step: int
+        self, entries: list[Entry], numels: list[int], rows: list[Any], lengths: list[int], stamp: int, step: int
     ) -> None:
-        rows = moved.numpy()  # torch would wake its threads for these few numbers, beside a training that needs them
         updates, sizes = tensors.segment_norms(rows[0], lengths), tensors.segment_norms(rows[1], lengths)
         befores = tensors.segment_norms(tensors.differences(rows[1], rows[0]), lengths)
         still = tensors.segment_means(rows[0] == 0, lengths)

@@ -32,7 +32,7 @@ WAYS = ("facts", "blocks", "guard", "spans", "full")
 _SHARE = {"facts": 0.6, "blocks": 0.5, "guard": 0.5, "spans": 0.5, "full": 0.9}
 _LONGEST = {"facts": 64, "blocks": 64, "guard": 64, "spans": 256, "full": 1024}
 _RELIEVED = 4
-"""How many times as rarely facts, blocks and guard may be on where every gradient is judged in every step anyway."""
+"""How many times as rarely facts, blocks and guard may be on where little is lost by that."""
 _LIGHT = frozenset({"facts", "guard"})
 _FIRST_STEPS = 3
 _EARLY = {"facts": 64, "blocks": 32, "guard": 32, "spans": _FIRST_STEPS, "full": 257}
@@ -122,8 +122,9 @@ class Cadence:
         self._floor = 1
         self._quiet = 0
         """Up to here, and not further, it is known that nothing is looked at."""
-        self.relieved = False
-        """Whether the gradients of every step are judged by norms that the script computes itself."""
+        self.relieved = level == "light"
+        """Whether steps may be looked at more rarely still: at light, and where the gradients of every step are judged
+        by norms that the script computes itself."""
         self._deep_ns = 0.0
         """What the dearest step in full has cost, of those that nobody asked for."""
         self._born = self._renewals = 0
