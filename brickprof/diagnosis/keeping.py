@@ -31,7 +31,7 @@ DIAGNOSIS, JUDGED = "diagnosis.json", "judged.json"
 _PACKAGE = Path(__file__).resolve().parents[1]
 _JUDGES = ("contracts", "diagnosis", "journal", "logs/reading", "rules", "run")
 """The parts of the package that a verdict depends on, beside the modules at its top (records, bricks, the pulse)."""
-_WORDS = (".py", ".yaml")
+_WORDS = (".json", ".py", ".yaml")
 _OF_RUN = {"id": str, "script": str, "steps": int, "ranks": int, "exit": dict, "curves": dict}
 """What reports count on in the ``run`` part, where it is there."""
 
