@@ -33,6 +33,7 @@ from brickprof.diagnosis.transfer_facts import transfer_facts
 from brickprof.records import Record
 from brickprof.rules import again
 from brickprof.rules.engine import Engine, batches
+from brickprof.rules.many import Many
 from brickprof.rules.story import Story
 
 if TYPE_CHECKING:
@@ -79,9 +80,9 @@ class Doctor:
         """A whole run: its columns at once, its records only where their order counts."""
         self.engine.story = Story.of(run)
         for records in batches(run.records(thinned=True, telling=self.engine.telling)):
-            self.engine.hear(records)
-            for record in records:
-                self.timeline.feed(record)
+            many = Many(records)
+            self.engine.hear(many)
+            self.timeline.follow(many)
 
     @np.errstate(all="ignore")  # a run may hold any numbers: what overflows is infinite, and says so
     def diagnosis(self, run: Run | None = None) -> Diagnosis:

@@ -36,12 +36,13 @@ def _at_once(data: bytes, rank: int) -> list[Event] | None:
     """The events of a file that is whole; None for any other."""
     if not data.endswith(b"\n"):
         return None if data else []
-    size, bodies = lines._CRC_SIZE, []
-    for line in data[:-1].split(b"\n"):
-        body = line[:-size]
-        if line[-size:] != b',"crc":"%08x"}' % crc32(body) or not body.startswith(lines._START):
-            return None
-        bodies.append(body)
+    written = data[:-1].split(b"\n")
+    size = lines._CRC_SIZE
+    bodies = [line[:-size] for line in written]
+    # Of all lines at once: what each of them would have to end with, beside what they do.
+    ends = b',"crc":"%08x"}' * len(bodies) % tuple(map(crc32, bodies))
+    if ends != b"".join([line[-size:] for line in written]) or not all(body.startswith(lines._START) for body in bodies):
+        return None
     was = gc.isenabled()
     gc.disable()  # documents by the ten thousand, and no cycle among them
     try:
@@ -63,7 +64,7 @@ def _events(bodies: list[bytes], rank: int) -> list[Event] | None:
     if any(set(map(type, column)) != {int} for column in (seqs, times, steps)) or set(map(type, kinds)) != {str}:
         return None
     far = lines._FARTHEST
-    if min(*seqs, *times) < 0 or min(steps) <= -far or max(map(max, (seqs, times, steps))) >= far:
+    if min(map(min, (seqs, times))) < 0 or min(steps) <= -far or max(map(max, (seqs, times, steps))) >= far:
         return None
     if b'"$' in text:
         found = [

@@ -8,7 +8,7 @@ live run with it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +19,7 @@ from brickprof.contracts.terms import Terms
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, together
 from brickprof.records import Event, Record, Sample
 from brickprof.rules import log_lacks, obligations
+from brickprof.rules.many import Many
 from brickprof.rules.story import Story
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Listener(Protocol):
 
     One that follows some kinds of records only says so in ``hears``: ``(Span,)``, or ``(Event, Sample)``. One that
     would say the same without samples that repeat that a tensor is finite (``run.thinning``) has ``telling = True``.
+    One that is quicker with many records than with one at a time has ``follow(many)`` beside ``feed``, and then says
+    the same: it gets all kinds of them, those too that it does not hear.
     """
 
     contract: str
@@ -94,17 +97,21 @@ class Engine:
             except Exception as error:
                 self._fails(place, error)
 
-    def hear(self, records: Sequence[Record]) -> None:
+    def hear(self, many: Many) -> None:
         """Many records of a run whose story is known: ``listen``, one listener after the other."""
         if self.story.logged:
             self._feeds = [(place, feed) for place, feed in self._feeds if self._concerns(self._rules[place])]
-        by_kind = {kind: [record for record in records if type(record) is kind] for kind in set(map(type, records))}
+        kinds = set(map(type, many.records))
         for place, feed in self._feeds:
-            kinds = [kind for kind in by_kind if self._hears(place, kind)]
-            heard = by_kind[kinds[0]] if len(kinds) == 1 else [record for record in records if type(record) in kinds]
+            heard = {kind for kind in kinds if self._hears(place, kind)}
+            follow = getattr(self._rules[place], "follow", None)
             try:
-                for record in heard:
-                    feed(record)
+                if follow is not None:
+                    follow(many)
+                elif heard:
+                    for record in many.records:
+                        if type(record) in heard:
+                            feed(record)
             except Exception as error:
                 self._fails(place, error)
 
@@ -177,7 +184,7 @@ def read(run: Run, terms: Terms | None = None) -> Engine:
     engine = Engine(terms=terms)
     engine.story = Story.of(run)
     for records in batches(run.records(thinned=True, telling=engine.telling)):
-        engine.hear(records)
+        engine.hear(Many(records))
     return engine
 
 

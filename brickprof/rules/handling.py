@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -172,24 +173,38 @@ def looks(story: Story, rank: int) -> list[Look]:
 
 
 def _made(story: Story, rank: int) -> list[Look]:
-    found: dict[int, Look] = {}
-    for event in story.events("optimizer", rank):
-        if not event.fields.get("skipped") and event.step not in found:
-            found[event.step] = Look(event.step, rank, update=event)
-    for kind in _KINDS:
-        for event in story.events(kind, rank):
-            if event.step in found:
-                _add(found[event.step], event)
-    return [found[step] for step in sorted(found)]
+    updates = {event.step: event for event in reversed(story.events("optimizer", rank)) if not event.fields.get("skipped")}
+    clips, grads, applieds = (_by_step(story.events(kind, rank)) for kind in _KINDS)
+    found = []
+    for step in sorted(updates):
+        update, clip = updates[step], clips.get(step, ())
+        look = Look(step, rank, list(clip), list(grads.get(step, ())), list(applieds.get(step, ())), update)
+        if len(clip) == 1 and not look.grads and not look.applieds:
+            _reckon(look, clip[0], update)
+        found.append(look)
+    return found
 
 
-def _add(look: Look, event: Event) -> None:
-    if event.kind == "clip":
-        look.clips.append(event)
-    elif event.kind == "grad":
-        look.grads.append(event)
-    elif event.kind == "applied":
-        look.applieds.append(event)
+def _by_step(events: Sequence[Event]) -> dict[int, list[Event]]:
+    found: dict[int, list[Event]] = {}
+    for event in events:
+        if event.step in found:
+            found[event.step].append(event)
+        else:
+            found[event.step] = [event]
+    return found
+
+
+def _reckon(look: Look, clip: Event, update: Event) -> None:
+    """All that is asked of a look with one plain clip and nothing else, which most of ten thousand are."""
+    fields = clip.fields
+    norm, bound = fields.get("norm"), fields.get("max_norm")
+    if type(norm) is not float or type(bound) is not float or not (0 < bound < math.inf and math.isfinite(norm)):
+        return
+    if fields.get("how", "norm") != "norm" or fields.get("local") or fields.get("norm_type") not in (None, _FLOAT_L2):
+        return
+    look._bounds, look._too_late = (bound,), late(clip, update)
+    look._reckoned = {"before": norm, "after": norm if norm == 0.0 or look._too_late else None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ that was repaired or never applied; a line search that tried a bad point; infini
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from brickprof.records import Event, Record, Sample, Span
 from brickprof.rules import ledger, sightings, wording
 from brickprof.rules.causality import Anomaly, Depth, Stage, key
 from brickprof.rules.ledger import Ledger, Step
+from brickprof.rules.many import Many
 from brickprof.rules.names import NAMING, Key, Names, number
 
 if TYPE_CHECKING:
@@ -59,6 +61,20 @@ class Stability:
             self._sample(record)
         elif isinstance(record, Span):
             self._depth.feed(record)
+
+    def follow(self, many: Many) -> None:
+        """What feeding them one by one comes to; of what every step writes, what is finite takes the short way."""
+        for record in many.records:
+            kind = record.kind if type(record) is Event and record.rank >= 0 else ""
+            if kind == "clip":
+                short = _finite(record, "norm")  # and then it says nothing
+            elif kind == "optimizer" or (kind == "loss" and _finite(record, "value")):
+                ledger.enter(self._rank(record.rank, record.step), record)
+                short = True
+            else:
+                short = False
+            if not short:
+                self.feed(record)
 
     # -- taking in
 
@@ -305,6 +321,11 @@ class Stability:
             CONTRACT, "nonfinite", Severity.ERROR, symptom, first, first, self._where(origin), "block",
             number_of, evidence, details,
         )  # fmt: skip
+
+
+def _finite(event: Event, name: str) -> bool:
+    value = event.fields.get(name)
+    return type(value) is float and math.isfinite(value)
 
 
 def _key(anomaly: Anomaly) -> Key:
