@@ -16,13 +16,17 @@ from brickprof.text import clean
 if TYPE_CHECKING:
     from brickprof.run import Run
 
+_JUDGED = "judged.json"  # as ``brickprof.diagnosis.keeping`` calls it
 
-def overview(typed: str, *, as_json: bool = False) -> None:
-    """The verdict, the findings and the course of a run; kept beside it where nobody had judged it yet."""
+
+def overview(typed: str, *, as_json: bool = False) -> Run:
+    """The verdict, the findings and the course of a run, which comes back; kept where nobody had judged it yet."""
+    run = _opened(typed)
+    if run.path is not None and not (run.path / _JUDGED).exists():
+        run.read_ahead()  # nobody has judged it: what judges is loaded while it is read
     from brickprof.diagnosis import diagnosed
     from brickprof.diagnosis.saving import keep
 
-    run = _opened(typed)
     diagnosis = diagnosed(run)
     _warn(diagnosis.run.get("damage") or ())
     from rich.console import Console
@@ -35,6 +39,7 @@ def overview(typed: str, *, as_json: bool = False) -> None:
         overview.render(diagnosis, Console(highlight=False))
     sys.stdout.flush()
     keep(diagnosis, run)
+    return run
 
 
 def evidence(typed: str, identity: str, *, as_json: bool = False) -> None:

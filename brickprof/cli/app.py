@@ -41,8 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gc.set_threshold(_SELDOM, *gc.get_threshold()[1:])
         if given and given[0] in _ONLY_READ:
             gc.disable()  # it holds on to nearly all that it makes until it ends, which is soon
+    held: list[object] = []
     try:
-        code = _run(given or ["--help"])
+        code = _run(given or ["--help"], held)
         sys.stdout.flush()
         if arguments is None and given and given[0] in _ONLY_READ:
             sys.stderr.flush()
@@ -68,11 +69,12 @@ def _reader_is_gone() -> int:
     return BROKEN_PIPE
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], held: list[object]) -> int:
+    """One command; what is put into ``held`` is not taken apart before the process ends."""
     if _plainly_shown(arguments):
         from brickprof.cli import _showing
 
-        _showing.overview(arguments[1])
+        held.append(_showing.overview(arguments[1]))
         return 0
     import typer
 

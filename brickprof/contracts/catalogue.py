@@ -62,10 +62,10 @@ def digest(folder: Path) -> str:
 
 def _contract(told: dict[str, Any]) -> Contract:
     """It was checked value by value when the catalogue was made."""
-    parts = {name: tuple(_part(kind, each) for each in told[name]) for name, kind in _LISTED.items()}
-    single = {name: _part(kind, told[name]) for name, kind in _SINGLE.items()}
+    parts: dict[str, Any] = {name: tuple(_part(kind, each) for each in told[name]) for name, kind in _LISTED.items()}
+    parts |= {name: _part(kind, told[name]) for name, kind in _SINGLE.items()}
     thresholds = tuple((name, float(value)) for name, value in told["thresholds"])
-    return Contract(motivation=told["motivation"], thresholds=thresholds, **parts, **single)
+    return Contract(motivation=told["motivation"], thresholds=thresholds, **parts)
 
 
 def _part(kind: type[Part], told: dict[str, Any]) -> Part:

@@ -173,7 +173,9 @@ def looks(story: Story, rank: int) -> list[Look]:
 
 
 def _made(story: Story, rank: int) -> list[Look]:
-    updates = {event.step: event for event in reversed(story.events("optimizer", rank)) if not event.fields.get("skipped")}
+    updates = {
+        event.step: event for event in reversed(story.events("optimizer", rank)) if not event.fields.get("skipped")
+    }
     clips, grads, applieds = (_by_step(story.events(kind, rank)) for kind in _KINDS)
     found = []
     for step in sorted(updates):

@@ -65,16 +65,18 @@ class Stability:
     def follow(self, many: Many) -> None:
         """What feeding them one by one comes to; of what every step writes, what is finite takes the short way."""
         for record in many.records:
-            kind = record.kind if type(record) is Event and record.rank >= 0 else ""
-            if kind == "clip":
-                short = _finite(record, "norm")  # and then it says nothing
-            elif kind == "optimizer" or (kind == "loss" and _finite(record, "value")):
-                ledger.enter(self._rank(record.rank, record.step), record)
-                short = True
-            else:
-                short = False
-            if not short:
+            if not (type(record) is Event and self._plain(record)):
                 self.feed(record)
+
+    def _plain(self, event: Event) -> bool:
+        """Takes in an event of which nothing but the ledger is concerned: whether it is one."""
+        kind = event.kind
+        if event.rank < 0:
+            return False
+        if kind == "optimizer" or (kind == "loss" and _finite(event, "value")):
+            ledger.enter(self._rank(event.rank, event.step), event)
+            return True
+        return kind == "clip" and _finite(event, "norm")
 
     # -- taking in
 

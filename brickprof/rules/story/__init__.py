@@ -180,22 +180,29 @@ class Story:
             chosen = events
             for name, want in equal.items():
                 chosen = [event for event in chosen if event.fields.get(name) == want]
-            known = self._tracks[key] = len(events), track(chosen, lambda event: _largest(event.fields.get(value)), rank)
+            known = self._tracks[key] = (
+                len(events),
+                track(chosen, lambda event: _largest(event.fields.get(value)), rank),
+            )
         return known[1]
 
     def tells(self, kind: str, name: str, rank: int = 0) -> bool:
         """Whether any event of a kind says something in a field: most rules ask for what most runs never write."""
         events = self.events(kind, rank)
-        made = self.remembered(f"{name} of {kind}", rank, (kind,), lambda: any(e.fields.get(name) is not None for e in events))
-        return bool(made)
+        found = self.remembered(
+            f"{name} of {kind}", rank, (kind,), lambda: any(event.fields.get(name) is not None for event in events)
+        )
+        return bool(found)
 
     def wholes(self, kind: str, name: str, rank: int = 0) -> Any:
         """A field of the events of a kind as an array of whole numbers; 0 where there is none (see ``names.whole``)."""
-        return self.remembered(f"whole {name} of {kind}", rank, (kind,), lambda: _wholes(self.events(kind, rank), name))
+        events = self.events(kind, rank)
+        return self.remembered(f"whole {name} of {kind}", rank, (kind,), lambda: _wholes(events, name))
 
     def steps_of(self, kind: str, rank: int = 0) -> Any:
         """The steps of the events of a kind, as an array."""
-        return self.remembered(f"steps of {kind}", rank, (kind,), lambda: _array([e.step for e in self.events(kind, rank)]))
+        events = self.events(kind, rank)
+        return self.remembered(f"steps of {kind}", rank, (kind,), lambda: _array([event.step for event in events]))
 
     def remembered(self, what: str, rank: int, kinds: tuple[str, ...], made: Callable[[], Any]) -> Any:
         """What ``made`` gives, which several rules ask for: made again when there are more events of these kinds."""
@@ -318,7 +325,7 @@ def _in_order(events: Iterable[Event]) -> list[Event]:
 
 
 def _wholes(events: Sequence[Event], name: str) -> Any:
-    values = [event.fields.get(name) for event in events]
+    values: list[Any] = [event.fields.get(name) for event in events]
     if set(map(type, values)) != {int}:
         values = list(map(whole, values))
     return _array(values)

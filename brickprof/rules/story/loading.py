@@ -70,6 +70,10 @@ class Statistic:
 
 def _places(part: Part, kept: Any, tensors: Any, bricks: Any, *, qualified: bool) -> Any:
     """The column of each sample: by its tensor's name, or its brick's where it has no tensor of its own."""
+    period = _period(tensors, bricks)
+    if period < len(tensors):
+        row = _places(part, kept, tensors[:period], bricks[:period], qualified=qualified)
+        return np.resize(row, len(tensors))
     base = int(bricks.max(initial=0)) + 1
     highest = int(tensors.max(initial=0)) * base + base
     countable = tensors.min(initial=0) >= 0 and bricks.min(initial=0) >= 0 and highest < _MOST_PAIRS
@@ -87,6 +91,17 @@ def _places(part: Part, kept: Any, tensors: Any, bricks: Any, *, qualified: bool
     known = np.zeros(highest, np.int32)
     known[pairs] = _columns(part, kept, pairs, base, qualified=qualified)
     return known[keys]
+
+
+def _period(tensors: Any, bricks: Any) -> int:
+    """After how many samples they begin again with the same tensors in the same order; their number where they do not.
+
+    A training looks at its tensors in one order, step after step.
+    """
+    again = np.flatnonzero((tensors[1:] == tensors[:1]) & (bricks[1:] == bricks[:1]))
+    period = int(again[0]) + 1 if len(again) else len(tensors)
+    same = all(np.array_equal(column[period:], column[: len(column) - period]) for column in (tensors, bricks))
+    return period if same else len(tensors)
 
 
 def _columns(part: Part, kept: Any, pairs: Any, base: int, *, qualified: bool) -> list[int]:
