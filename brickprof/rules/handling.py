@@ -173,17 +173,16 @@ def looks(story: Story, rank: int) -> list[Look]:
 
 
 def _made(story: Story, rank: int) -> list[Look]:
-    updates = {
-        event.step: event for event in reversed(story.events("optimizer", rank)) if not event.fields.get("skipped")
-    }
+    told = reversed(story.events("optimizer", rank))
+    updates = {event.step: event for event in told if not event.fields.get("skipped")}
     clips, grads, applieds = (_by_step(story.events(kind, rank)) for kind in _KINDS)
     found = []
     for step in sorted(updates):
-        update, clip = updates[step], clips.get(step, ())
-        look = Look(step, rank, list(clip), list(grads.get(step, ())), list(applieds.get(step, ())), update)
-        if len(clip) == 1 and not look.grads and not look.applieds:
-            _reckon(look, clip[0], update)
-        found.append(look)
+        update, clip = updates[step], clips.get(step, [])
+        if len(clip) == 1 and step not in grads and step not in applieds:
+            found.append(_plain(step, rank, clip, update))
+        else:
+            found.append(Look(step, rank, clip, grads.get(step, []), applieds.get(step, []), update))
     return found
 
 
@@ -197,16 +196,17 @@ def _by_step(events: Sequence[Event]) -> dict[int, list[Event]]:
     return found
 
 
-def _reckon(look: Look, clip: Event, update: Event) -> None:
-    """All that is asked of a look with one plain clip and nothing else, which most of ten thousand are."""
-    fields = clip.fields
+def _plain(step: int, rank: int, clips: list[Event], update: Event) -> Look:
+    """A look with one clip and nothing else, as most of ten thousand are: all that is asked of it is reckoned at once."""
+    fields = clips[0].fields
     norm, bound = fields.get("norm"), fields.get("max_norm")
-    if type(norm) is not float or type(bound) is not float or not (0 < bound < math.inf and math.isfinite(norm)):
-        return
+    if not (type(norm) is type(bound) is float and 0 < bound < math.inf and math.isfinite(norm)):
+        return Look(step, rank, clips, [], [], update)
     if fields.get("how", "norm") != "norm" or fields.get("local") or fields.get("norm_type") not in (None, _FLOAT_L2):
-        return
-    look._bounds, look._too_late = (bound,), late(clip, update)
-    look._reckoned = {"before": norm, "after": norm if norm == 0.0 or look._too_late else None}
+        return Look(step, rank, clips, [], [], update)
+    behind = late(clips[0], update)
+    after = norm if behind or norm == 0.0 else None
+    return Look(step, rank, clips, [], [], update, {"before": norm, "after": after}, (bound,), behind)
 
 
 @dataclass(frozen=True, slots=True)
