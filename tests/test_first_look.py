@@ -15,20 +15,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brickprof import plugins
 from brickprof.cli import _showing, app
 from brickprof.contracts import catalogue, registry
-from brickprof.diagnosis import keeping
+from brickprof.contracts.verdicts import ContractResult, Verdict
+from brickprof.diagnosis import diagnose, keeping
 from brickprof.diagnosis.series import Series
 from brickprof.diagnosis.timeline import Timeline
 from brickprof.journal import errands
 from brickprof.records import Event
 from brickprof.rules import declared, feasibility, handling
+from brickprof.rules.engine import Engine
 from brickprof.rules.gradflow import GradFlow
 from brickprof.rules.many import Many
 from brickprof.rules.names import number, whole
 from brickprof.rules.process import Process
 from brickprof.rules.stability import Stability
-from brickprof.rules.story import Story, loading, tracks
+from brickprof.rules.story import NotYet, Story, loading, tracks
 from brickprof.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -365,3 +368,94 @@ def test_the_first_look_waits_for_no_parser(tmp_path):
 
 def test_the_file_that_says_that_a_run_was_judged_is_called_so():
     assert _showing._JUDGED == keeping.JUDGED
+
+
+# -- rules that need not wait
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_judged_before_the_samples_are_there_is_judged_alike(tmp_path, monkeypatch, seed):
+    from test_quick_reading import recorded
+
+    folder = recorded(tmp_path / "run", seed, ranks=1 + seed % 3)
+    told = []
+    for early in (True, False):
+        monkeypatch.setattr(Run, "on_its_way", early)
+        told.append(json.dumps(diagnose(Run.open(folder)).to_dict(), sort_keys=True))
+    assert told[0] == told[1]
+
+
+def test_a_story_that_is_not_all_there_says_so_to_who_asks_for_more(tmp_path):
+    from test_quick_reading import recorded
+
+    run = Run.open(recorded(tmp_path / "run", 1))
+    story = Story()
+    rest = loading.load_events(story, run)
+    assert story.trained and len(story.losses(0))
+    asked = [
+        lambda: story.grid("grad"), story.step_times, story.flops, lambda: story.depth,
+        lambda: story.use, lambda: story.run,
+    ]  # fmt: skip
+    for ask in asked:
+        with pytest.raises(NotYet):
+            ask()
+    loading.load_rest(story, rest)
+    for ask in asked:
+        ask()
+    assert len(story.grid("grad"))
+
+
+def test_early_rules_are_those_that_ask_for_events_alone(tmp_path):
+    class Events:
+        contract = "C-TRAINSTABLE-001"
+
+        def judge(self, story, contract):
+            return ContractResult(self.contract, Verdict.PASS, f"{len(story.events('loss', 0))}")
+
+    class Samples(Events):
+        asked = 0
+
+        def judge(self, story, contract):
+            Samples.asked += 1
+            try:
+                return ContractResult(self.contract, Verdict.PASS, f"{len(story.grid('grad', 0))}")
+            except Exception:  # what a careless rule does: it must not take this for an answer
+                return ContractResult(self.contract, Verdict.FAIL)
+
+    class Fails(Events):
+        def judge(self, story, contract):
+            raise ValueError("always")
+
+    from test_quick_reading import recorded
+
+    run = Run.open(recorded(tmp_path / "run", 1))
+    engine = Engine([Events(), Samples(), Fails()])
+    rest = loading.load_events(engine.story, run)
+    engine.judge_early()
+    assert list(engine._early) == [0]
+    loading.load_rest(engine.story, rest)
+    told = [engine._result(place, rule, run) for place, rule in enumerate(engine._rules)]
+    assert [result.verdict for result in told] == [Verdict.PASS, Verdict.PASS, Verdict.NOT_EVALUATED]
+    assert Samples.asked == 2 and told[2].why == "the rule failed: ValueError: always"
+    engine.feed(Event("loss", 99, {"value": 1.0}, 10**6, 2 * 10**18))
+    assert engine._result(0, engine._rules[0], run).observed != told[0].observed
+
+
+def test_nothing_installed_that_speaks_of_us_is_found_by_a_look_at_files(tmp_path, monkeypatch):
+    assert not plugins._mentioned((str(tmp_path), "/none/such"))
+    info = tmp_path / "theirs-1.dist-info"
+    info.mkdir()
+    (info / "entry_points.txt").write_text("[console_scripts]\nx = y:z\n")
+    plugins._mentioned.cache_clear()
+    assert not plugins._mentioned((str(tmp_path),))
+    (info / "entry_points.txt").write_text("[brickprof.plugins]\nrules.mine = mine\n")
+    plugins._mentioned.cache_clear()
+    assert plugins._mentioned((str(tmp_path),))
+    plugins._mentioned.cache_clear()
+    packed = tmp_path / "packed.zip"
+    packed.write_bytes(b"")
+    assert plugins._mentioned((str(packed),))  # what is in there, the reader of metadata knows
+    plugins._mentioned.cache_clear()
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, type("Finder", (), {"find_distributions": None})])
+    assert plugins._mentioned(())
+    plugins._mentioned.cache_clear()

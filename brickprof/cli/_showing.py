@@ -24,15 +24,14 @@ def overview(typed: str, *, as_json: bool = False) -> Run:
     run = _opened(typed)
     if run.path is not None and not (run.path / _JUDGED).exists():
         run.read_ahead()  # nobody has judged it: what judges is loaded while it is read
+    from rich.console import Console
+
     from brickprof.diagnosis import diagnosed
     from brickprof.diagnosis.saving import keep
+    from brickprof.reports import overview
 
     diagnosis = diagnosed(run)
     _warn(diagnosis.run.get("damage") or ())
-    from rich.console import Console
-
-    from brickprof.reports import overview
-
     if as_json:
         print(json.dumps(overview.facts(run, diagnosis), indent=2))
     else:

@@ -34,7 +34,7 @@ from brickprof.records import Record
 from brickprof.rules import again
 from brickprof.rules.engine import Engine, batches
 from brickprof.rules.many import Many
-from brickprof.rules.story import Story
+from brickprof.rules.story import Story, loading
 
 if TYPE_CHECKING:
     from brickprof.run import Run
@@ -78,7 +78,12 @@ class Doctor:
 
     def read(self, run: Run) -> None:
         """A whole run: its columns at once, its records only where their order counts."""
-        self.engine.story = Story.of(run)
+        story = self.engine.story = Story()
+        rest = loading.load_events(story, run)
+        if run.on_its_way:
+            with np.errstate(all="ignore"):
+                self.engine.judge_early()
+        loading.load_rest(story, rest)
         for records in batches(run.records(thinned=True, telling=self.engine.telling)):
             many = Many(records)
             self.engine.hear(many)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +21,7 @@ from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, toge
 from brickprof.records import Event, Record, Sample
 from brickprof.rules import log_lacks, obligations
 from brickprof.rules.many import Many
-from brickprof.rules.story import Story
+from brickprof.rules.story import NotYet, Story
 
 if TYPE_CHECKING:
     from brickprof.run import Run
@@ -65,6 +66,7 @@ class Engine:
         self.notes: tuple[str, ...] = ()
         self._rules = list(rules) if rules is not None else self._found()
         self._failed: dict[int, str] = {}
+        self._early: dict[int, ContractResult] = {}
         self._hearing: dict[type, list[tuple[int, Any]]] = {}
         self._feeds = [(place, rule.feed) for place, rule in enumerate(self._rules) if hasattr(rule, "feed")]
 
@@ -80,6 +82,7 @@ class Engine:
         return rule()
 
     def feed(self, record: Record) -> None:
+        self._early.clear()
         self.story.feed(record)
         self.listen(record)
 
@@ -124,6 +127,16 @@ class Engine:
         listening = [self._rules[place] for place, _ in self._feeds if self._hears(place, Sample)]
         return all(getattr(rule, "telling", False) for rule in listening)
 
+    def judge_early(self) -> None:
+        """Judges by the rules that ask for events alone, while the rest of the story is still on its way.
+
+        One that asks for more, or fails, is asked again when all is there.
+        """
+        for place, rule in enumerate(self._rules):
+            if hasattr(rule, "judge") and self._concerns(rule):
+                with suppress(NotYet, Exception):
+                    self._early[place] = rule.judge(self.story, self.terms.contract(rule.contract))
+
     def results(self, run: Run | None = None) -> list[ContractResult]:
         """One result for each contract: several rules may watch one, each an obligation of it."""
         found: dict[str, ContractResult] = {}
@@ -153,6 +166,8 @@ class Engine:
         return told_by == "any" or (told_by == "log") == self.story.logged
 
     def _result(self, place: int, rule: Any, run: Run | None) -> ContractResult:
+        if place in self._early:
+            return self._early[place]
         if place not in self._failed:
             try:
                 if hasattr(rule, "judge"):

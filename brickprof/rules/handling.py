@@ -197,7 +197,7 @@ def _by_step(events: Sequence[Event]) -> dict[int, list[Event]]:
 
 
 def _plain(step: int, rank: int, clips: list[Event], update: Event) -> Look:
-    """A look with one clip and nothing else, as most of ten thousand are: all that is asked of it is reckoned at once."""
+    """A look with one clip and nothing else, as most of ten thousand are: what is asked of it is reckoned at once."""
     fields = clips[0].fields
     norm, bound = fields.get("norm"), fields.get("max_norm")
     if not (type(norm) is type(bound) is float and 0 < bound < math.inf and math.isfinite(norm)):

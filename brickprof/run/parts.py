@@ -107,6 +107,11 @@ class Part:
             self._ahead()
         return self._sweep is not None
 
+    @property
+    def on_its_way(self) -> bool:
+        """Whether samples are being read, and nobody has asked for them so far."""
+        return self.__dict__.get("_sweep") is not None and "sampled" not in self.__dict__
+
     def checksums(self) -> dict[str, tuple[int, int]]:
         """Size and CRC-32 of files that were read for other reasons, by their path in the run."""
         sweep = self.__dict__.get("_sweep")

@@ -34,7 +34,7 @@ from brickprof.rules.use import Use
 if TYPE_CHECKING:
     from brickprof.run import Run
 
-__all__ = ["EMPTY", "Grid", "Story", "Track"]
+__all__ = ["EMPTY", "Grid", "NotYet", "Story", "Track"]
 
 _MOST_SPANS = 200_000
 _WIDE = 2**62
@@ -46,13 +46,18 @@ _PLAIN = frozenset({
 """Fields that hold one word or number, in whatever kind of event."""
 
 
+class NotYet(BaseException):
+    """What was asked for is still being read. No mistake that anybody should catch: the rule is asked again later."""
+
+
 class Story:
     def __init__(self) -> None:
         self.names = Names()
-        self.depth = Depth()
-        self.use = Use()
-        self.run: Run | None = None
-        """The run itself, where it is over and lies in a folder."""
+        self.partial = False
+        """Whether samples and spans are still on their way: who asks for them is told ``NotYet``."""
+        self._depth = Depth()
+        self._use = Use()
+        self._run: Run | None = None
         self._events: dict[tuple[str, int], list[Event]] = {}
         self._columns: dict[tuple[str, int], Columns] = {}
         self._tracks: dict[tuple[Any, ...], tuple[int, Track]] = {}
@@ -66,10 +71,10 @@ class Story:
     @classmethod
     def of(cls, run: Run) -> Story:
         """The story of a run that is over."""
-        from brickprof.rules.story.loading import load
+        from brickprof.rules.story import loading
 
         story = cls()
-        load(story, run)
+        loading.load_rest(story, loading.load_events(story, run))
         return story
 
     # -- taking in
@@ -124,17 +129,38 @@ class Story:
         self._spans += 1
         if self._spans > _MOST_SPANS:
             return
-        self.depth.feed(span)
+        self._depth.feed(span)
         if not self._deep[0] < span.step <= self._deep[1]:
-            self.use.feed(span)  # deep capture times other blocks: the two do not mix
+            self._use.feed(span)  # deep capture times other blocks: the two do not mix
 
     def columns(self, role: str, rank: int) -> Columns:
+        self._have_all()
         key = (role, rank)
         if key not in self._columns:
             self._columns[key] = Columns(role, rank)
         return self._columns[key]
 
     # -- asking
+
+    def _have_all(self) -> None:
+        if self.partial:
+            raise NotYet
+
+    @property
+    def depth(self) -> Depth:
+        self._have_all()
+        return self._depth
+
+    @property
+    def use(self) -> Use:
+        self._have_all()
+        return self._use
+
+    @property
+    def run(self) -> Run | None:
+        """The run itself, where it is over and lies in a folder."""
+        self._have_all()
+        return self._run
 
     @property
     def ranks(self) -> list[int]:
@@ -238,6 +264,7 @@ class Story:
 
     def step_times(self, rank: int = 0) -> Track:
         """Seconds of each step that was timed."""
+        self._have_all()
         rows = sorted(self._step_ns.get(rank, []))
         if not rows:
             return EMPTY
@@ -246,6 +273,7 @@ class Story:
 
     def flops(self, rank: int = 0) -> dict[int, int]:
         """Operations of the kernels that say how many they make, by step; only of steps whose kernels were timed."""
+        self._have_all()
         return self._flops.get(rank, {})
 
     def hyperparameters(self, rank: int = 0) -> dict[int, list[dict[str, Any]]]:

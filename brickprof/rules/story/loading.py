@@ -20,18 +20,33 @@ if TYPE_CHECKING:
     from brickprof.run.parts import Part
     from brickprof.run.sampled import Samples
 
+Rest = tuple[bool, list[tuple["Part", tuple[int, int]]]]
+"""Whether names carry their model, and each part with the steps of the last deep look when it was taken."""
 _MOST_SPANS = 200_000
 _MOST_PAIRS = 10_000_000
 """Up to here counting is faster than sorting."""
 
 
-def load(story: Story, run: Run) -> None:
-    story.run = run
+def load_events(story: Story, run: Run) -> Rest:
+    """The events of every rank; what else there is comes back, for ``load_rest``."""
+    story._run, story.partial = run, True
+    rest = []
     for part in run.parts:
         story.take(part.rank, sorted(part.events, key=attrgetter("time_ns", "seq")))
-        _samples(story, part, qualified=run.qualified)
+        rest.append((part, story._deep))
+    return run.qualified, rest
+
+
+def load_rest(story: Story, rest: Rest) -> None:
+    """Samples and spans; those of one rank know of no deeper look that a later one took."""
+    qualified, parts = rest
+    last, story.partial = story._deep, False
+    for part, deep in parts:
+        story._deep = deep
+        _samples(story, part, qualified=qualified)
         for span in part.as_spans(part.spans[0].slice(0, _MOST_SPANS)):
             story.feed(span)
+    story._deep = last
 
 
 def _samples(story: Story, part: Part, *, qualified: bool) -> None:
