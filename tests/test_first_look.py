@@ -24,7 +24,7 @@ from brickprof.diagnosis.series import Series
 from brickprof.diagnosis.timeline import Timeline
 from brickprof.journal import errands
 from brickprof.records import Event
-from brickprof.rules import declared, feasibility, handling
+from brickprof.rules import declared, feasibility, handling, ledger
 from brickprof.rules.engine import Engine
 from brickprof.rules.gradflow import GradFlow
 from brickprof.rules.many import Many
@@ -87,7 +87,7 @@ def story_of(told: list[Event]) -> Story:
 
 def remembered(thing: object) -> dict[str, str]:
     """All that a listener remembers, in a form that can be compared."""
-    if isinstance(thing, GradFlow):
+    if isinstance(thing, GradFlow | Stability):
         thing._catch_up()
     kept = {name: list(each) if isinstance(each, Series) else each for name, each in vars(thing).items()}
     counts = {f"{name} count": each.count for name, each in vars(thing).items() if isinstance(each, Series)}
@@ -105,6 +105,22 @@ def test_who_follows_many_remembers_what_who_is_fed_does(kind, told, cut):
         followed.follow(Many(some))
     assert remembered(followed) == remembered(fed)
     assert getattr(followed, "steps", None) == getattr(fed, "steps", None)
+
+
+@pytest.mark.parametrize("kept", [1, 2, 5])
+@given(told=events(), cut=st.integers(0, 30))
+def test_a_ledger_that_forgets_soon_is_skimmed_alike(kept, told, cut):
+    was, ledger._RECENT_STEPS = ledger._RECENT_STEPS, kept
+    try:
+        fed, followed = Stability(), Stability()
+        for record in told:
+            fed.feed(record)
+        for some in (told[:cut], told[cut:]):
+            followed.follow(Many(some))
+        assert remembered(followed) == remembered(fed)
+        assert repr(followed.finish(None)) == repr(fed.finish(None))
+    finally:
+        ledger._RECENT_STEPS = was
 
 
 def test_many_are_set_apart_in_order():

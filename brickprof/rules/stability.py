@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 CONTRACT = "C-TRAINSTABLE-001"
 _KEPT = 512
 _SETTLED_AFTER = 64
+_CONCERNED = ledger.KINDS | sightings.KINDS
 
 
 class Stability:
@@ -48,6 +49,7 @@ class Stability:
         self._facts: dict[tuple[int, int], Step] = {}
         self._habits: dict[tuple[int, Brick | None, Stage], set[str]] = {}
         self._counts: dict[Stage, int] = {}
+        self._waiting: list[Event] = []
         self._newest = 0
         self._samples = 0
         self._limit = (contract or registry.find(CONTRACT)).threshold("skipped_in_a_row")
@@ -56,27 +58,42 @@ class Stability:
         if isinstance(record, Event):
             if record.kind in NAMING:
                 self._names.feed(record)
+            if self._waiting and record.kind in _CONCERNED:
+                self._catch_up()
             self._event(record)
         elif isinstance(record, Sample):
+            if self._waiting and (record.nan or record.inf):
+                self._catch_up()
             self._sample(record)
         elif isinstance(record, Span):
             self._depth.feed(record)
 
     def follow(self, many: Many) -> None:
-        """What feeding them one by one comes to; of what every step writes, what is finite takes the short way."""
+        """What feeding them one by one comes to; plain losses and updates wait until something else is told."""
         for record in many.records:
             if not (type(record) is Event and self._plain(record)):
                 self.feed(record)
 
     def _plain(self, event: Event) -> bool:
-        """Takes in an event of which nothing but the ledger is concerned: whether it is one."""
+        """Keeps an event that concerns nothing but the ledger, or nothing at all: whether it is one."""
         kind = event.kind
         if event.rank < 0:
             return False
-        if kind == "optimizer" or (kind == "loss" and _finite(event, "value")):
-            ledger.enter(self._rank(event.rank, event.step), event)
+        if (kind == "loss" and _finite(event, "value")) or (kind == "optimizer" and not event.fields.get("skipped")):
+            if event.rank not in self._ranks:
+                self._ranks[event.rank] = Ledger()
+            self._waiting.append(event)
             return True
         return kind == "clip" and _finite(event, "norm")
+
+    def _catch_up(self) -> None:
+        """Enters what waited."""
+        waiting, self._waiting = self._waiting, []
+        for rank in {event.rank for event in waiting}:
+            events = [event for event in waiting if event.rank == rank]
+            self._rank(rank, min([event.step for event in events]))
+            for event in ledger.skimmed(self._ranks[rank], events):
+                ledger.enter(self._rank(rank, event.step), event)
 
     # -- taking in
 
@@ -142,6 +159,7 @@ class Stability:
     # -- judging
 
     def finish(self, run: Run | None) -> ContractResult:
+        self._catch_up()
         hard = [anomaly for stage in Stage for anomaly in self._seen[stage] if self._breaks(anomaly)]
         hard.sort(key=lambda anomaly: key(anomaly, self._depth))
         violation = self._violation(hard) if hard else self._lesser()
