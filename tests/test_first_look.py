@@ -438,6 +438,14 @@ def test_early_rules_are_those_that_ask_for_events_alone(tmp_path):
             except Exception:  # what a careless rule does: it must not take this for an answer
                 return ContractResult(self.contract, Verdict.FAIL)
 
+    class Listens(Events):
+        def feed(self, record):
+            self.heard = True
+
+        def judge(self, story, contract):
+            assert self.heard
+            return ContractResult(self.contract, Verdict.PASS)
+
     class Fails(Events):
         def judge(self, story, contract):
             raise ValueError("always")
@@ -445,13 +453,14 @@ def test_early_rules_are_those_that_ask_for_events_alone(tmp_path):
     from test_quick_reading import recorded
 
     run = Run.open(recorded(tmp_path / "run", 1))
-    engine = Engine([Events(), Samples(), Fails()])
+    engine = Engine([Events(), Samples(), Fails(), Listens()])
     rest = loading.load_events(engine.story, run)
     engine.judge_early()
     assert list(engine._early) == [0]
     loading.load_rest(engine.story, rest)
+    engine.hear(Many(list(run.records())))
     told = [engine._result(place, rule, run) for place, rule in enumerate(engine._rules)]
-    assert [result.verdict for result in told] == [Verdict.PASS, Verdict.PASS, Verdict.NOT_EVALUATED]
+    assert [result.verdict.value for result in told] == ["PASS", "PASS", "NOT_EVALUATED", "PASS"]
     assert Samples.asked == 2 and told[2].why == "the rule failed: ValueError: always"
     engine.feed(Event("loss", 99, {"value": 1.0}, 10**6, 2 * 10**18))
     assert engine._result(0, engine._rules[0], run).observed != told[0].observed

@@ -130,10 +130,10 @@ class Engine:
     def judge_early(self) -> None:
         """Judges by the rules that ask for events alone, while the rest of the story is still on its way.
 
-        One that asks for more, or fails, is asked again when all is there.
+        One that asks for more, or fails, is asked again when all is there; one that listens has heard nothing yet.
         """
         for place, rule in enumerate(self._rules):
-            if hasattr(rule, "judge") and self._concerns(rule):
+            if hasattr(rule, "judge") and not hasattr(rule, "feed") and self._concerns(rule):
                 with suppress(NotYet, Exception):
                     self._early[place] = rule.judge(self.story, self.terms.contract(rule.contract))
 
