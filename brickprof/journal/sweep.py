@@ -480,7 +480,7 @@ def _joined(columns: list[Column]) -> Column:
     if not known:
         return Column(rows, None)
     kind = known[0].values.dtype
-    if len(known) == len(columns) and all(column.values.strides == (0,) for column in columns if column.rows > 1):
+    if len(known) == len(columns) and all(column.values.strides == (0,) for column in columns if column.rows):
         return Column(rows, np.zeros(rows, kind))  # memory that nobody touched takes no time
     values = np.empty(rows, kind)
     gaps = len(known) < len(columns) or any(column.present is not None for column in columns)
