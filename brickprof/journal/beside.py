@@ -16,8 +16,8 @@ from typing import Any
 from brickprof.journal.errands import Errand
 from brickprof.journal.pieces import Column, Layout, Odd, Piece, Place, Stretch
 
-_MOST = 2**13
-"""Pieces that are handed out by a pipe: as many as surely fit into one."""
+_MOST = 2**10
+"""Pieces that are handed out by a pipe: as many as fit into the smallest there is, one page."""
 _WIDTH = 4
 _POLITE = 10
 """This process comes to its samples last: whoever does what it waits for first goes before."""
