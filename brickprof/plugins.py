@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -73,10 +75,46 @@ def load(package: str, name: str) -> ModuleType:
 
 def others(package: str) -> list[Any]:
     """The entry points of third parties that join ``package``."""
+    seam = package.removeprefix(_ROOT)
+    return [point for point in points() if point.name.startswith(f"{seam}.")]
+
+
+def points() -> list[Any]:
+    """The entry points of third parties, of every seam, by name."""
+    if "importlib.metadata" not in sys.modules and not _mentioned(tuple(sys.path)):
+        return []
     from importlib.metadata import entry_points
 
-    seam = package.removeprefix(_ROOT)
-    return [point for point in _points(entry_points, tuple(sys.path)) if point.name.startswith(f"{seam}.")]
+    return _points(entry_points, tuple(sys.path))
+
+
+@functools.lru_cache(maxsize=1)
+def _mentioned(path: tuple[str, ...]) -> bool:
+    """Whether anything that is installed speaks of our group: to load what reads it properly takes ten times as long.
+
+    Where something may be installed in a way that is not plain files in a folder, it says so too.
+    """
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
+    if any(finder is not PathFinder for finder in finders) or any(map(os.path.isfile, path)):
+        return True
+    for root in path:
+        try:
+            names = os.listdir(root or ".")
+        except OSError:
+            continue
+        if root.endswith(".egg") or any(GROUP in _entry_points(root, name) for name in names):
+            return True
+    return False
+
+
+def _entry_points(root: str, name: str) -> str:
+    if not name.lower().endswith((".dist-info", ".egg-info")):
+        return ""
+    try:
+        with open(os.path.join(root, name, "entry_points.txt"), encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 @functools.lru_cache(maxsize=1)

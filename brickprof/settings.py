@@ -11,7 +11,6 @@ import math
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -319,6 +318,8 @@ def _found_contracts(start: Path) -> tuple[str, ...]:
 
 
 def _pyproject_table(start: Path) -> tuple[dict[str, Any], str, Path]:
+    import tomllib  # a report reads none
+
     for folder in (start, *start.parents):
         file = folder / "pyproject.toml"
         if not file.is_file():

@@ -73,7 +73,7 @@ def alike(sweep: Sweep, file: Path) -> bool:
 
 @pytest.mark.parametrize("piece", [500, 20_000, 2**24])
 @pytest.mark.parametrize(
-    "sizes", [[100] * 40, [7], [300] * 30 + [20, 20] + [300] * 30, list(range(1, 60)), [1, 4000, 2]]
+    "sizes", [[100] * 40, [7], [300] * 30 + [20, 20] + [300] * 30, list(range(1, 60)), [1, 4000, 2], [1], [1] * 30]
 )
 def test_columns_are_those_of_the_table(tmp_path, piece, sizes):
     file = tmp_path / "samples.arrow"

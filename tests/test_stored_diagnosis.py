@@ -102,8 +102,8 @@ def test_nothing_of_the_journal_is_read_for_it(run, monkeypatch):
         raise AssertionError("the journal was read")
 
     fresh = Run.open(run.path)
-    for name in ("read_events", "read_table", "read_slate"):
-        monkeypatch.setattr(f"brickprof.run.parts.{name}", refuse)
+    for name in ("run.parts.read_table", "run.parts.read_slate", "journal.pages.Page.read", "journal.pages.Page.begin"):
+        monkeypatch.setattr(f"brickprof.{name}", refuse)
     assert diagnosed(fresh).verdict == "FAIL"
     assert main(["show", str(run.path)]) == 0
 

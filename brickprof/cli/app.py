@@ -1,7 +1,8 @@
 """The command line: commands found by themselves, and the one place where errors become exit codes.
 
 Enters: arguments. Leaves: an exit code. A command is a module of this package with ``register(app)``;
-nothing heavy is imported before a command runs.
+nothing heavy is imported before a command runs. What is typed most, ``show RUN``, has nothing in it to be parsed, and
+waits for no parser.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from brickprof import __version__, plugins
+from brickprof import plugins
 from brickprof.errors import BrickprofError, UsageError
 from brickprof.text import clean
+
+if TYPE_CHECKING:
+    import typer
 
 _ONLY_READ = ("report", "show")
 INTERRUPTED, BROKEN_PIPE = 130, 141
@@ -26,41 +28,10 @@ _SELDOM = 100_000
 
 
 def build(only: str = "") -> tuple[typer.Typer, list[str]]:
-    """The app with every command, and notes on those of third parties that could not be loaded.
+    """The app with every command, or with ``only`` one (see ``_commands``), and notes on those that would not load."""
+    from brickprof.cli import _commands
 
-    With ``only`` the one of that name, where it is ours and no third party has commands: typer takes as long to look
-    at all options of all commands as a report takes to be made.
-    """
-    app = typer.Typer(
-        name="brickprof",
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(_top)
-    ours = [name for name in plugins.names(__package__) if name != "app"]
-    if only in ours and not plugins.others(__package__):
-        plugins.load(__package__, only).register(app)
-        return app, []
-    found = plugins.discover(__package__, leave_out=("app",))
-    for register in found.exports("register").values():
-        register(app)
-    return app, list(found.notes)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"brickprof {__version__}")
-        raise typer.Exit
-
-
-def _top(
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
-    ] = False,
-) -> None:
-    """Runs a training script, records what happens in it, and says where and why it broke."""
+    return _commands.build(only)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,8 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
         gc.set_threshold(_SELDOM, *gc.get_threshold()[1:])
+        if given and given[0] in _ONLY_READ:
+            gc.disable()  # it holds on to nearly all that it makes until it ends, which is soon
+    held: list[object] = []
     try:
-        code = _run(given or ["--help"])
+        code = _run(given or ["--help"], held)
         sys.stdout.flush()
         if arguments is None and given and given[0] in _ONLY_READ:
             sys.stderr.flush()
@@ -95,7 +69,15 @@ def _reader_is_gone() -> int:
     return BROKEN_PIPE
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], held: list[object]) -> int:
+    """One command; what is put into ``held`` is not taken apart before the process ends."""
+    if _plainly_shown(arguments):
+        from brickprof.cli import _showing
+
+        held.append(_showing.overview(arguments[1]))
+        return 0
+    import typer
+
     app, notes = build(arguments[0])
     for note in notes:
         _say(note, "")
@@ -110,6 +92,12 @@ def _run(arguments: list[str]) -> int:
             raise
         raise UsageError(_sentence(error.format_message()), _see(arguments)) from None
     return code if isinstance(code, int) else 0
+
+
+def _plainly_shown(arguments: list[str]) -> bool:
+    """Whether it is ``show RUN``, without any option and with no command of a third party beside it."""
+    plain = len(arguments) == 2 and arguments[0] == "show" and arguments[1].isprintable()
+    return plain and not arguments[1].startswith("-") and not plugins.others(__package__)
 
 
 def _check_command(app: typer.Typer, arguments: list[str]) -> None:

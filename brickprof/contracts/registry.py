@@ -10,6 +10,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from brickprof.contracts import catalogue
 from brickprof.contracts.schema import Contract, Place, contract
 from brickprof.errors import ConfigurationError
 
@@ -21,7 +22,8 @@ _PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 @functools.cache
 def library() -> dict[str, Contract]:
     """Every contract that ships with brickprof, by id."""
-    return read_folder(LIBRARY)
+    known = catalogue.read(LIBRARY)
+    return read_folder(LIBRARY) if known is None else known
 
 
 def read_folder(folder: Path) -> dict[str, Contract]:

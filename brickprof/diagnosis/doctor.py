@@ -33,7 +33,8 @@ from brickprof.diagnosis.transfer_facts import transfer_facts
 from brickprof.records import Record
 from brickprof.rules import again
 from brickprof.rules.engine import Engine, batches
-from brickprof.rules.story import Story
+from brickprof.rules.many import Many
+from brickprof.rules.story import Story, loading
 
 if TYPE_CHECKING:
     from brickprof.run import Run
@@ -77,11 +78,16 @@ class Doctor:
 
     def read(self, run: Run) -> None:
         """A whole run: its columns at once, its records only where their order counts."""
-        self.engine.story = Story.of(run)
+        story = self.engine.story = Story()
+        rest = loading.load_events(story, run)
+        if run.on_its_way:
+            with np.errstate(all="ignore"):
+                self.engine.judge_early()
+        loading.load_rest(story, rest)
         for records in batches(run.records(thinned=True, telling=self.engine.telling)):
-            self.engine.hear(records)
-            for record in records:
-                self.timeline.feed(record)
+            many = Many(records)
+            self.engine.hear(many)
+            self.timeline.follow(many)
 
     @np.errstate(all="ignore")  # a run may hold any numbers: what overflows is infinite, and says so
     def diagnosis(self, run: Run | None = None) -> Diagnosis:

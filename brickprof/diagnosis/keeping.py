@@ -31,7 +31,7 @@ DIAGNOSIS, JUDGED = "diagnosis.json", "judged.json"
 _PACKAGE = Path(__file__).resolve().parents[1]
 _JUDGES = ("contracts", "diagnosis", "journal", "logs/reading", "rules", "run")
 """The parts of the package that a verdict depends on, beside the modules at its top (records, bricks, the pulse)."""
-_WORDS = (".py", ".yaml")
+_WORDS = (".json", ".py", ".yaml")
 _OF_RUN = {"id": str, "script": str, "steps": int, "ranks": int, "exit": dict, "curves": dict}
 """What reports count on in the ``run`` part, where it is there."""
 
@@ -88,12 +88,10 @@ def remember(folder: Path, of: State, known: Mapping[str, tuple[int, int]] | Non
 @cache
 def judge() -> str:
     """Who judges: a digest of the code and the contracts that a verdict depends on, and of the plugins beside them."""
-    from importlib.metadata import entry_points
-
     found = sha256()
     for file in _judging():
         found.update(file.relative_to(_PACKAGE).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
-    for point in sorted(entry_points(group=plugins.GROUP), key=lambda point: point.name):
+    for point in plugins.points():
         version = point.dist.version if point.dist is not None else ""
         found.update(f"{point.name}={point.value}@{version}\0".encode())
         for file in _code(point.module):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from operator import eq
+from typing import NamedTuple
 
 from brickprof.records import Event, Sample
 
 _HEAD, _TAIL, _MOST = 64, 512, 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     step: int
     value: float
     evidence: str = ""
@@ -31,8 +31,33 @@ class Series:
         self._step, self._value = step, value
         self._kept.append((step, value, record))
         if len(self._kept) > _MOST:
-            kept = self._kept
-            self._kept = kept[:_HEAD] + kept[_HEAD:-_TAIL:2] + kept[-_TAIL:]
+            self._thin()
+
+    def extend(self, rows: Sequence[tuple[int, float, Event | Sample]]) -> None:
+        """``add`` of many: as many at a time as there is room for."""
+        if rows:
+            self._step, self._value, _ = rows[-1]
+        self.count += len(rows)
+        taken = 0
+        while taken < len(rows):
+            some = rows[taken : taken + _MOST + 1 - len(self._kept)]
+            self._kept += some
+            taken += len(some)
+            if len(self._kept) > _MOST:
+                self._thin()
+
+    def raise_with(self, rows: Sequence[tuple[int, float, Event | Sample]]) -> None:
+        """``raise_last`` of many."""
+        steps = [self._step if self._kept else None, *(row[0] for row in rows)]
+        if any(map(eq, steps, steps[1:])):
+            for row in rows:
+                self.raise_last(*row)
+        else:
+            self.extend(rows)
+
+    def _thin(self) -> None:
+        kept = self._kept
+        self._kept = kept[:_HEAD] + kept[_HEAD:-_TAIL:2] + kept[-_TAIL:]
 
     def raise_last(self, step: int, value: float, record: Event | Sample) -> None:
         """Adds a number, or keeps only the greater one when the last is of the same step."""

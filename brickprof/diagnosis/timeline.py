@@ -8,13 +8,15 @@ looked at. Causal order inside a step is ``brickprof.rules.causality``'s.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from brickprof.bricks import Brick
 from brickprof.diagnosis.series import Point, Series
 from brickprof.records import Event, Record, Sample, Span
 from brickprof.rules.causality import Depth
+from brickprof.rules.many import Many
 from brickprof.rules.names import NAMING, Names, number
 from brickprof.rules.sightings import USED
 
@@ -33,6 +35,11 @@ class Level:
     @property
     def last(self) -> Point:
         return _unscaled(self.latest)
+
+
+def _kinds(events: Iterable[Event], name: str) -> set[type]:
+    """The types that a field has in some events."""
+    return {type(event.fields.get(name)) for event in events}
 
 
 def _unscaled(sample: Sample) -> Point:
@@ -114,6 +121,53 @@ class Timeline:
             self._sample(record)
         elif isinstance(record, Span):
             self.depth.feed(record)
+
+    def follow(self, many: Many) -> None:
+        """What feeding them one by one comes to: each series is of one kind of event, and is taken by the column.
+
+        Only what clipping and a scaler did to one step has an order of its own.
+        """
+        ordered = any(type(record) is Event and record.kind == "scaler" for record in many.others)
+        for record in many.others if not ordered else many.records:
+            if not ordered or type(record) is not Event or record.kind not in ("loss", "optimizer") or record.rank < 0:
+                self.feed(record)
+        columns = {kind: many.each(kind) for kind in ("loss", "optimizer", "clip") if kind != "clip" or not ordered}
+        for events in columns.values():
+            for rank in {event.rank for event in events}:
+                last = max([event.step for event in events if event.rank == rank])
+                self.steps[rank] = max(last, self.steps.get(rank, -1))
+        self._losses(columns["loss"])
+        self._updates(columns["optimizer"])
+        self._clips(columns.get("clip", []))
+
+    def _losses(self, events: Sequence[Event]) -> None:
+        if any(event.fields.get("scale") is not None for event in events) or _kinds(events, "value") != {float}:
+            for event in events:
+                self._on_loss(event)
+        else:
+            values = [event.fields["value"] for event in events]
+            rows = [(e.step, value, e) for e, value in zip(events, values, strict=True) if math.isfinite(value)]
+            self.losses.extend(rows)
+
+    def _updates(self, events: Sequence[Event]) -> None:
+        rates: list[Any] = [event.fields.get("lr") for event in events]
+        single = all(type(each) is list and len(each) == 1 and type(each[0]) is float for each in rates)
+        if not single or any(event.fields.get("skipped") for event in events):
+            for event in events:
+                self._on_optimizer(event)
+            return
+        self.rates.raise_with([(event.step, rate[0], event) for event, rate in zip(events, rates, strict=True)])
+        self.updates += len(events)
+        self.applied.extend([(event.step, 1.0, event) for event in events])
+
+    def _clips(self, events: Sequence[Event]) -> None:
+        if _kinds(events, "norm") != {float}:
+            for event in events:
+                self._on_clip(event)
+            return
+        self.clips.extend([(event.step, event.fields["norm"], event) for event in events])
+        for event in events:
+            self._happened(event, "clip")
 
     def _event(self, event: Event) -> None:
         if event.kind not in self._handlers:

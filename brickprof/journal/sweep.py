@@ -14,15 +14,16 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
-from itertools import count
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from brickprof.journal import frames
+from brickprof.journal import errands, frames
+from brickprof.journal.beside import Beside
 from brickprof.journal.damage import Damage
 from brickprof.journal.layout import shown
+from brickprof.journal.pieces import Column, Layout, Odd, Piece, Place, Stretch
 
 _PIECE, _MARGIN = 2**24, 2**20
 _FEW = 16
@@ -30,66 +31,32 @@ _FEW = 16
 _OFTEN_ZERO = frozenset({"nan", "inf"})
 
 
-class Place(NamedTuple):
-    """Where a column lies in a frame: its values, and the bits that say which there are."""
-
-    values: int
-    bits: int
-    missing: int
-
-
-class Layout(NamedTuple):
-    rows: int
-    places: dict[str, Place]
-
-
-class Stretch(NamedTuple):
-    """Frames of one layout and length, one behind the other."""
-
-    start: int
-    length: int
-    number: int
-    layout: Layout
-
-    @property
-    def rows(self) -> int:
-        return self.layout.rows * self.number
-
-    @property
-    def end(self) -> int:
-        return self.start + self.length * self.number
-
-
-class Column(NamedTuple):
-    """Values, and which of them there are: None for all. No values at all where there is none."""
-
-    rows: int
-    values: Any
-    present: Any = None
-
-
-class Odd(Exception):
-    """Something about the file is not as it should be: the slow way knows what."""
-
-
 class Sweep:
-    """Reads from its making on, in a thread of its own, and in that of whoever asks what it found."""
+    """Reads from its making on: in a process beside this one where there may be one (``beside``), else in a thread.
+
+    Whoever asks what it found helps it along.
+    """
 
     def __init__(self, path: Path, name: str, wanted: Sequence[str], *, piece: int = _PIECE) -> None:
         self.damage = Damage(shown(path))
         self.checksum = 0
         """CRC-32 of the file, where all of it was read."""
         self._name, self._wanted, self._piece = name, tuple(wanted), piece
-        self._pieces: dict[int, _Piece] = {}
+        self._pieces: dict[int, Piece] = {}
         self._layouts: dict[bytes, Layout] = {}
         self._stretches: list[Stretch] = []
         self._columns: dict[str, Column] = {}
-        self._turn, self._lock = count(), Lock()
+        self._lock = Lock()
         self._odd = self._over = False
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.size = os.fstat(self._file).st_size
-        self._thread = Thread(target=self._work, name="brickprof-sweep", daemon=True)
-        self._thread.start()
+        self._number = -(-self.size // piece)
+        self._beside = self._begun()
+        self._turns = iter(range(self._number)) if self._beside is None else self._beside.turns()
+        self._thread: Thread | None = None
+        if self._beside is None:
+            self._thread = Thread(target=self._work, name="brickprof-sweep", daemon=True)
+            self._thread.start()
 
     def __del__(self) -> None:
         os.close(self._file)
@@ -100,7 +67,7 @@ class Sweep:
         with self._lock:
             if not self._over:
                 self._work()
-                self._thread.join()
+                self._wait()
                 self._over = True
                 try:
                     self._join()
@@ -160,29 +127,61 @@ class Sweep:
 
     # -- reading
 
+    def _begun(self) -> Beside | None:
+        """The process beside this one; None where there can be none."""
+        if not errands.possible():
+            return None
+        buffer = bytearray()
+
+        def take(number: int) -> Piece:
+            nonlocal buffer
+            buffer = buffer or self._buffer()
+            return self._taken(number * self._piece, buffer)
+
+        try:
+            return Beside(self._number, self.size, take)
+        except (OSError, ValueError):
+            return None
+
+    def _buffer(self) -> bytearray:
+        return bytearray(min(self._piece + _MARGIN, self.size))
+
     def _work(self) -> None:
+        self._take(self._turns)
+
+    def _take(self, numbers: Iterator[int]) -> None:
         try:
             buffer = bytearray()
-            while not self._odd and (at := next(self._turn) * self._piece) < self.size:
-                buffer = buffer or bytearray(min(self._piece + _MARGIN, self.size))
-                self._pieces[at] = self._taken(at, buffer)
+            for number in numbers:
+                if self._odd:
+                    return
+                buffer = buffer or self._buffer()
+                self._pieces[number] = self._taken(number * self._piece, buffer)
         except Exception:  # of a file that may hold anything
             self._odd = True
 
-    def _taken(self, at: int, buffer: bytearray) -> _Piece:
+    def _wait(self) -> None:
+        """Until nobody is at work on it any more, and nothing is left to be done."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._beside is not None:
+            self._pieces |= self._beside.taken()
+            self._take(iter([number for number in range(self._number) if number not in self._pieces]))
+
+    def _taken(self, at: int, buffer: bytearray) -> Piece:
         """The frames that begin in one piece."""
         view = memoryview(buffer)[: min(len(buffer), self.size - at)]
         _fill(self._file, view, at)
         limit = min(self._piece, self.size - at)
         first = _first(buffer, len(view), limit) if at else self._opened(buffer, len(view))
-        piece = _Piece(at + first, {name: [] for name in self._wanted})
+        piece = Piece(at + first, {name: [] for name in self._wanted})
         self._keep(buffer, view, first, limit, at, piece)
         if piece.last - at < limit and (length := self._reaching(piece.last)):
             alone = bytearray(_taken(self._file, piece.last, length))
             self._keep(alone, memoryview(alone), 0, 1, piece.last, piece)
         return piece
 
-    def _keep(self, data: bytearray, view: memoryview, begin: int, limit: int, at: int, piece: _Piece) -> None:
+    def _keep(self, data: bytearray, view: memoryview, begin: int, limit: int, at: int, piece: Piece) -> None:
         """Takes whole frames of ``data``, which stands ``at`` in the file, from ``begin`` to ``limit`` into a piece."""
         heads = list(_heads(data, begin, len(view), limit))
         checked = _check(data, view, begin, heads)
@@ -235,8 +234,8 @@ class Sweep:
 
     def _join(self) -> None:
         """The pieces, if each goes on where the one before it ends; what is behind the last whole frame is lost."""
-        pieces = [self._pieces[at] for at in sorted(self._pieces)]
-        if self._odd or len(pieces) != -(-self.size // self._piece) or not pieces:
+        pieces = [self._pieces[number] for number in sorted(self._pieces)]
+        if self._odd or len(pieces) != self._number or not pieces:
             raise Odd
         end = pieces[0].first
         found = crc32(_taken(self._file, 0, end))
@@ -293,16 +292,6 @@ class Sweep:
         for place in range(stretch.number):
             _fill(self._file, view[place * size : (place + 1) * size], stretch.start + place * stretch.length + at)
         return found
-
-
-class _Piece:
-    """What was found of the frames that begin in one part of the file."""
-
-    def __init__(self, first: int, columns: dict[str, list[Column]]) -> None:
-        self.first = self.last = first
-        self.stretches: list[Stretch] = []
-        self.columns = columns
-        self.checksum = 0
 
 
 class _Head(NamedTuple):
@@ -491,7 +480,7 @@ def _joined(columns: list[Column]) -> Column:
     if not known:
         return Column(rows, None)
     kind = known[0].values.dtype
-    if len(known) == len(columns) and all(column.values.strides == (0,) for column in columns if column.rows > 1):
+    if len(known) == len(columns) and all(column.values.strides == (0,) for column in columns if column.rows):
         return Column(rows, np.zeros(rows, kind))  # memory that nobody touched takes no time
     values = np.empty(rows, kind)
     gaps = len(known) < len(columns) or any(column.present is not None for column in columns)

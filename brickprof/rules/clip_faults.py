@@ -59,7 +59,7 @@ def scaled_or_apart(story: Story, told: Sequence[Look], contract: Contract) -> F
 
 
 def _scaled(told: Sequence[Look], contract: Contract) -> Fault | None:
-    bad = [look for look in told if (event := _still_scaled(look)) is not None and event]
+    bad = [look for look in told if look.grads and _still_scaled(look)]
     if len(bad) < contract.threshold("looks"):
         return None
     first, bound = bad[0], bound_in(bad[0]) or 1.0
@@ -94,7 +94,7 @@ def bound_in(look: Look) -> float | None:
 
 
 def _per_block(story: Story, told: Sequence[Look], contract: Contract) -> Fault | None:
-    several = [look for look in told if _separate_clips(look)]
+    several = [look for look in told if len(look.clips) >= 3 and _separate_clips(look)]
     optimizers = max(1, story.names.optimizers(told[0].rank))
     bad = [look for look in several if len(look.clips) > max(2, optimizers) and _distorting(look.clips)]
     if len(bad) >= contract.threshold("looks"):

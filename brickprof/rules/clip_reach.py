@@ -51,7 +51,8 @@ def partial(story: Story, told: Sequence[Look], bound: float | None, contract: C
     if bound is None or not told or story.names.optimizers(told[0].rank) > 1:
         return None
     clipped = [look for look in told if look.clips and not look.too_late]
-    rests = [(look, *rest) for look in clipped if (rest := _rest(story, look)) is not None]
+    measured = [look for look in clipped if look.grads or look.applieds]
+    rests = [(look, *rest) for look in measured if (rest := _rest(story, look)) is not None]
     bad = [found for found in rests if found[1] > contract.threshold("over") * bound]
     if not bad or len(bad) < 0.2 * len(rests):
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +107,8 @@ def _curve(story: Story, rank: int) -> Curve:
 def beginnings(story: Story, rank: int) -> list[int]:
     """The steps at which another training began: an optimizer that was built when others had done their work."""
     made = [event.step for event in story.events("optimizer_created", rank)]
+    if not any(step > 0 for step in made):
+        return []
     last: dict[Any, int] = {}
     for event in story.events("optimizer", rank):
         last[event.fields.get("optimizer")] = event.step
@@ -158,12 +161,10 @@ def smooth(values: Floats, window: int) -> Floats:
 
 def _kinds(events: list[Event], optimizers: int) -> tuple[bool, bool]:
     sites: dict[int, set[str]] = {}
-    counts: dict[int, int] = {}
-    for event in events:
-        counts[event.step] = counts.get(event.step, 0) + 1
-        if site := event.fields.get("site"):
-            sites.setdefault(event.step, set()).add(str(site))
+    for event, site in [(event, site) for event in events if (site := event.fields.get("site"))]:
+        sites.setdefault(event.step, set()).add(str(site))
     many = sum(1 for found in sites.values() if len(found) > 1)
+    counts = Counter(event.step for event in events) if optimizers > 1 else Counter()
     in_turns = optimizers > 1 and sum(1 for count in counts.values() if count > 1) * 2 > len(counts)
     every = set().union(*sites.values()) if sites else set()
     return many * 4 > len(sites) > 0 or in_turns, len(every) > 1

@@ -112,11 +112,8 @@ def updates(story: Story, rank: int = 0) -> dict[int, int]:
 
 
 def _updates(story: Story, rank: int) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for event in story.events("optimizer", rank):
-        at, count = whole(event.fields.get("optimizer")), whole(event.fields.get("count"))
-        if count > found.setdefault(at, 0):
-            found[at] = count
+    numbers, counts = (story.wholes("optimizer", name, rank) for name in ("optimizer", "count"))
+    found = {at: max(0, int(counts[numbers == at].max())) for at in dict.fromkeys(numbers.tolist())}
     if len(found) == 1:
         last = story.last("exit", rank)
         told = whole(last.fields.get("updates")) if last is not None else 0
@@ -131,9 +128,8 @@ def lasting(story: Story, rank: int = 0) -> list[int]:
 
 
 def _lasting(story: Story, rank: int) -> list[int]:
-    last: dict[int, int] = {}
-    for event in story.events("optimizer", rank):
-        last[whole(event.fields.get("optimizer"))] = event.step
+    numbers, steps = story.wholes("optimizer", "optimizer", rank), story.steps_of("optimizer", rank)
+    last = {at: int(steps[numbers == at][-1]) for at in dict.fromkeys(numbers.tolist())}
     end = max(last.values(), default=0)
     return [at for at, step in last.items() if step >= 0.9 * end]
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Verdict, Violation
 from brickprof.records import Event
@@ -97,13 +99,13 @@ def _loader(story: Story, rank: int) -> Event | None:
 
 def micros(story: Story, rank: int) -> tuple[int, int]:
     """In how many steps losses were looked at, and how many backwards the usual one of them has."""
-    most: dict[int, int] = {}
-    for event in story.events("loss", rank):
-        most[event.step] = max(most.get(event.step, 0), whole(event.fields.get("micro")) + 1)
-    if len(most) > 1:
-        most.pop(max(most))  # the last may not be over
-    counts = sorted(most.values())
-    return len(counts), counts[len(counts) // 2] if counts else 1
+    steps, at = np.unique(story.steps_of("loss", rank), return_inverse=True)
+    passes = story.wholes("loss", "micro", rank)
+    counts = np.zeros(len(steps), passes.dtype)
+    np.maximum.at(counts, at, passes + 1)
+    if len(counts) > 1:
+        counts = counts[:-1]  # the last may not be over
+    return len(counts), int(np.sort(counts)[len(counts) // 2]) if len(counts) else 1
 
 
 def _epochs(story: Story, rank: int) -> float | None:

@@ -23,6 +23,7 @@ from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Viol
 from brickprof.records import Event, Record, Sample
 from brickprof.rules import wording
 from brickprof.rules.causality import Depth
+from brickprof.rules.many import Many
 from brickprof.rules.names import NAMING, Key, Names, Tensor, number, whole
 from brickprof.rules.use import Use
 
@@ -34,6 +35,7 @@ _KEPT = 64
 _MOST_STEPS = 8192
 _TINY = 16
 _GRADS = ("grad", "grad_local")
+_WAITING = frozenset({"loss", "optimizer"})
 
 
 @dataclass(slots=True)
@@ -78,12 +80,15 @@ class GradFlow:
         self._trained = False
         self._looks: dict[int, OrderedDict[int, str]] = {}
         self._deep_from = self._deep_until = -1
+        self._waiting: list[Event] = []
 
     def feed(self, record: Record) -> None:
         if isinstance(record, Event):
             if record.rank >= 0:
                 if record.kind in NAMING:
                     self._names.feed(record)
+                if record.kind in _WAITING:
+                    self._catch_up()
                 self._event(record)
         elif isinstance(record, Sample):
             self._sample(record)
@@ -91,6 +96,20 @@ class GradFlow:
             self._depth.feed(record)
             if record.step > self._deep_until or record.step <= self._deep_from:
                 self._use.feed(record)  # deep capture times other blocks: the two do not mix
+
+    def follow(self, many: Many) -> None:
+        """What feeding them one by one comes to; losses and updates wait until a parameter lacks a gradient."""
+        for record in many.others:
+            self.feed(record)
+        waiting = [*many.each("loss"), *many.each("optimizer")]
+        self._trained = self._trained or bool(waiting)
+        self._waiting += waiting
+
+    def _catch_up(self) -> None:
+        """Takes in the losses and updates that waited: beside other records their order does not matter."""
+        waiting, self._waiting = self._waiting, []
+        for event in waiting:
+            self._event(event)
 
     # -- taking in
 
@@ -236,6 +255,7 @@ class GradFlow:
         """The steps in which ``tensor`` should have had a gradient and had none."""
         if self._use.idle(tensor.brick):
             return
+        self._catch_up()
         alive = self._alive.get(tensor.model, {})
         for step, (rank, _) in suspect.steps.items():
             if step not in alive or (rank, step) in self._zero_losses:
@@ -250,6 +270,7 @@ class GradFlow:
         return len(updates) >= self._updates_before and step > updates[-1]
 
     def _owner_stepped(self, rank: int, step: int, number_of: int) -> bool:
+        self._catch_up()
         stepped = self._stepped.get((rank, step))
         owners = self._names.owners(rank, number_of)
         if stepped is None:

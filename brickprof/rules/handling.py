@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -172,24 +173,40 @@ def looks(story: Story, rank: int) -> list[Look]:
 
 
 def _made(story: Story, rank: int) -> list[Look]:
-    found: dict[int, Look] = {}
-    for event in story.events("optimizer", rank):
-        if not event.fields.get("skipped") and event.step not in found:
-            found[event.step] = Look(event.step, rank, update=event)
-    for kind in _KINDS:
-        for event in story.events(kind, rank):
-            if event.step in found:
-                _add(found[event.step], event)
-    return [found[step] for step in sorted(found)]
+    told = reversed(story.events("optimizer", rank))
+    updates = {event.step: event for event in told if not event.fields.get("skipped")}
+    clips, grads, applieds = (_by_step(story.events(kind, rank)) for kind in _KINDS)
+    found = []
+    for step in sorted(updates):
+        update, clip = updates[step], clips.get(step, [])
+        if len(clip) == 1 and step not in grads and step not in applieds:
+            found.append(_plain(step, rank, clip, update))
+        else:
+            found.append(Look(step, rank, clip, grads.get(step, []), applieds.get(step, []), update))
+    return found
 
 
-def _add(look: Look, event: Event) -> None:
-    if event.kind == "clip":
-        look.clips.append(event)
-    elif event.kind == "grad":
-        look.grads.append(event)
-    elif event.kind == "applied":
-        look.applieds.append(event)
+def _by_step(events: Sequence[Event]) -> dict[int, list[Event]]:
+    found: dict[int, list[Event]] = {}
+    for event in events:
+        if event.step in found:
+            found[event.step].append(event)
+        else:
+            found[event.step] = [event]
+    return found
+
+
+def _plain(step: int, rank: int, clips: list[Event], update: Event) -> Look:
+    """A look with one clip and nothing else, as most of ten thousand are: what is asked of it is reckoned at once."""
+    fields = clips[0].fields
+    norm, bound = fields.get("norm"), fields.get("max_norm")
+    if not (type(norm) is type(bound) is float and 0 < bound < math.inf and math.isfinite(norm)):
+        return Look(step, rank, clips, [], [], update)
+    if fields.get("how", "norm") != "norm" or fields.get("local") or fields.get("norm_type") not in (None, _FLOAT_L2):
+        return Look(step, rank, clips, [], [], update)
+    behind = late(clips[0], update)
+    after = norm if behind or norm == 0.0 else None
+    return Look(step, rank, clips, [], [], update, {"before": norm, "after": after}, (bound,), behind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,7 +247,8 @@ def _on_device(story: Story) -> bool:
 
 
 def _micro_batches(story: Story, rank: int) -> int:
-    return max((whole(event.fields.get("micro")) + 1 for event in story.events("loss", rank)), default=0)
+    passes = story.wholes("loss", "micro", rank)
+    return int(passes.max()) + 1 if len(passes) else 0
 
 
 RULES = (Transfers, Accumulation)

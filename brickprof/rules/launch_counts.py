@@ -39,7 +39,8 @@ class Launches:
 
 
 def _launched(story: Story, rank: int) -> Iterator[Launched]:
-    micros = max((whole(event.fields.get("micro")) + 1 for event in story.events("loss", rank)), default=1)
+    passes = story.wholes("loss", "micro", rank)
+    micros = int(passes.max()) + 1 if len(passes) else 1
     for kind, field in (("launches", "kernels"), ("window", "most_launched")):
         for event in story.events(kind, rank):
             listed = event.fields.get(field)

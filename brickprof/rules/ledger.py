@@ -7,9 +7,11 @@ skipped or repaired, and counts over all steps. Old steps are forgotten unless s
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import gt
 
 from brickprof.records import Event
 from brickprof.rules.names import Key, number
@@ -62,6 +64,27 @@ def enter(ledger: Ledger, event: Event) -> None:
         handle(ledger, ledger.at(event.step), event)
     else:
         ledger.at(event.step).told = True
+
+
+def skimmed(ledger: Ledger, events: Sequence[Event]) -> Sequence[Event]:
+    """Of finite losses and updates that were made, those that are still to be entered.
+
+    The others are of steps that would be forgotten before the last of them is entered: they are counted here.
+    """
+    steps = [event.step for event in events]
+    kept = sorted(set(steps))[-_RECENT_STEPS:]
+    ascending = not any(map(gt, steps, steps[1:]))
+    if len(kept) < _RECENT_STEPS or not ascending or steps[0] <= max(ledger.steps, default=steps[0] - 1):
+        return events
+    cut = bisect_left(steps, kept[0])
+    losses = [event.step for event in events[:cut] if event.kind == "loss"]
+    if losses:
+        ledger.finite_losses += len(losses)
+        ledger.last_loss = max(ledger.last_loss, losses[-1])
+        ledger.last_finite_loss = max(ledger.last_finite_loss, losses[-1])
+    if len(losses) < cut:
+        ledger.optimizers, ledger.skipped_in_a_row = True, 0
+    return events[cut:]
 
 
 def _on_loss(ledger: Ledger, step: Step, event: Event) -> None:

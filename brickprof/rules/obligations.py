@@ -8,9 +8,9 @@ NOT_EVALUATED, and says what is missing; a value that is no number keeps no boun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ class Series:
 
     steps: npt.NDArray[np.int64]
     values: npt.NDArray[np.float64]
-    evidence: tuple[str, ...]
+    evidence: Sequence[str]
     rank: int = 0
 
     def __len__(self) -> int:
@@ -198,7 +198,26 @@ def _lower(text: str) -> str:
 
 
 def _of_track(track: Track) -> Series:
-    return Series(track.steps, track.values, tuple(track.evidence(at) for at in range(len(track))), track.rank)
+    return Series(track.steps, track.values, _Ids(track), track.rank)
+
+
+class _Ids(Sequence[str]):
+    """The ids of the records behind a track; of ten thousand two are shown."""
+
+    def __init__(self, track: Track) -> None:
+        self._track = track
+
+    def __len__(self) -> int:
+        return len(self._track)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[str]: ...
+    def __getitem__(self, at: int | slice) -> str | Sequence[str]:
+        if isinstance(at, slice):
+            return [self._track.evidence(each) for each in range(*at.indices(len(self)))]
+        return self._track.evidence(at)
 
 
 def _of_events(events: list[tuple[Event, float]], rank: int) -> Series:

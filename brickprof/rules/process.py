@@ -16,6 +16,7 @@ from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Viol
 from brickprof.records import Event, Record
 from brickprof.rules import wording
 from brickprof.rules.failures import failure
+from brickprof.rules.many import EVERY_STEP, Many
 from brickprof.rules.names import NAMING, Names, number, whole
 from brickprof.rules.standstill import stand
 
@@ -76,6 +77,16 @@ class Process:
             self._remember(record, self._memory if record.rank >= 0 else self._resident)
         elif record.rank < 0:
             self._launch(record)
+
+    def follow(self, many: Many) -> None:
+        """What feeding them one by one comes to: of losses, clips and updates only how far they came counts."""
+        for record in many.others:
+            self.feed(record)
+        for kind in EVERY_STEP:
+            events = many.each(kind)
+            self._last_step = max([self._last_step, *[event.step for event in events]])
+            if kind != "clip":
+                self._last_ns = max([self._last_ns, *[event.time_ns for event in events]])
 
     def _launch(self, event: Event) -> None:
         if event.kind == "start":

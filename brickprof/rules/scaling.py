@@ -42,7 +42,7 @@ class LossScale:
         if violation is not None:
             said = violation.symptom
             return ContractResult(CONTRACT, Verdict.FAIL, said, threshold, said, (violation,))
-        scaled = [event for event in story.events("loss", rank) if _scale(event) > 1]
+        scaled = _scaled_losses(story, rank)
         if not scaled:
             return ContractResult(CONTRACT, Verdict.VACUOUS, "", threshold, "no loss scale in this run")
         steps = [event for event in story.events("scaler", rank) if event.fields.get("op") == "step"]
@@ -55,6 +55,11 @@ def _scale(event: Event) -> float:
     return found if found is not None and math.isfinite(found) else 1.0
 
 
+def _scaled_losses(story: Story, rank: int) -> list[Event]:
+    events = story.events("loss", rank) if story.tells("loss", "scale", rank) else []
+    return [event for event in events if _scale(event) > 1]
+
+
 # -- a scaler's scale that is still on when the optimizer steps
 
 
@@ -62,9 +67,9 @@ def _applied_scaled(story: Story, rank: int, contract: Contract) -> Violation | 
     used = [event for event in story.events("grad", rank) if event.fields.get("point") == "step" and _scale(event) > 1]
     steps = {event.step for event in story.events("scaler", rank) if event.fields.get("op") == "step"}
     bad = [event for event in used if event.step not in steps]
-    updates = [e for e in story.events("optimizer", rank) if e.step not in steps and not e.fields.get("skipped")]
-    losses = [event for event in story.events("loss", rank) if _scale(event) > 1 and event.step not in steps]
-    shown: Sequence[Event] = bad or (losses if updates and not steps else [])
+    losses = [event for event in _scaled_losses(story, rank) if event.step not in steps]
+    updated = bool(losses) and any(not event.fields.get("skipped") for event in story.events("optimizer", rank))
+    shown: Sequence[Event] = bad or (losses if updated and not steps else [])
     if len(shown) < contract.threshold("looks"):
         return None
     first, scale = shown[0], _scale(shown[0])
@@ -106,13 +111,15 @@ def _by_hand(story: Story, rank: int, contract: Contract) -> Violation | None:
 
 def _factors(story: Story, rank: int) -> list[tuple[float, Event, Event]]:
     """What backward began from over what the loss function gave, in steps with one of each."""
-    losses: dict[int, list[Event]] = {}
-    for event in story.events("loss", rank):
-        losses.setdefault(event.step, []).append(event)
     criteria: dict[int, list[Event]] = {}
     for event in story.events("criterion", rank):
         if event.fields.get("grad") is not False:
             criteria.setdefault(event.step, []).append(event)
+    if not criteria:
+        return []
+    losses: dict[int, list[Event]] = {}
+    for event in story.events("loss", rank):
+        losses.setdefault(event.step, []).append(event)
     found = []
     for step, given in criteria.items():
         begun = losses.get(step, [])

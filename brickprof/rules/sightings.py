@@ -25,6 +25,10 @@ _ROLES = {
 }  # fmt: skip
 
 
+KINDS = frozenset({"loss", "clip", "grad", "weight", "activation", "batch"})
+"""The kinds of events that may tell of one."""
+
+
 def in_event(event: Event, names: Names) -> Iterable[Anomaly]:
     if event.kind == "loss":
         return _loss(event)

@@ -10,6 +10,7 @@ that was repaired or never applied; a line search that tried a bad point; infini
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from brickprof.records import Event, Record, Sample, Span
 from brickprof.rules import ledger, sightings, wording
 from brickprof.rules.causality import Anomaly, Depth, Stage, key
 from brickprof.rules.ledger import Ledger, Step
+from brickprof.rules.many import Many
 from brickprof.rules.names import NAMING, Key, Names, number
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 CONTRACT = "C-TRAINSTABLE-001"
 _KEPT = 512
 _SETTLED_AFTER = 64
+_CONCERNED = ledger.KINDS | sightings.KINDS
 
 
 class Stability:
@@ -46,6 +49,7 @@ class Stability:
         self._facts: dict[tuple[int, int], Step] = {}
         self._habits: dict[tuple[int, Brick | None, Stage], set[str]] = {}
         self._counts: dict[Stage, int] = {}
+        self._waiting: list[Event] = []
         self._newest = 0
         self._samples = 0
         self._limit = (contract or registry.find(CONTRACT)).threshold("skipped_in_a_row")
@@ -54,11 +58,42 @@ class Stability:
         if isinstance(record, Event):
             if record.kind in NAMING:
                 self._names.feed(record)
+            if self._waiting and record.kind in _CONCERNED:
+                self._catch_up()
             self._event(record)
         elif isinstance(record, Sample):
+            if self._waiting and (record.nan or record.inf):
+                self._catch_up()
             self._sample(record)
         elif isinstance(record, Span):
             self._depth.feed(record)
+
+    def follow(self, many: Many) -> None:
+        """What feeding them one by one comes to; plain losses and updates wait until something else is told."""
+        for record in many.records:
+            if not (type(record) is Event and self._plain(record)):
+                self.feed(record)
+
+    def _plain(self, event: Event) -> bool:
+        """Keeps an event that concerns nothing but the ledger, or nothing at all: whether it is one."""
+        kind = event.kind
+        if event.rank < 0:
+            return False
+        if (kind == "loss" and _finite(event, "value")) or (kind == "optimizer" and not event.fields.get("skipped")):
+            if event.rank not in self._ranks:
+                self._ranks[event.rank] = Ledger()
+            self._waiting.append(event)
+            return True
+        return kind == "clip" and _finite(event, "norm")
+
+    def _catch_up(self) -> None:
+        """Enters what waited."""
+        waiting, self._waiting = self._waiting, []
+        for rank in {event.rank for event in waiting}:
+            events = [event for event in waiting if event.rank == rank]
+            self._rank(rank, min([event.step for event in events]))
+            for event in ledger.skimmed(self._ranks[rank], events):
+                ledger.enter(self._rank(rank, event.step), event)
 
     # -- taking in
 
@@ -124,6 +159,7 @@ class Stability:
     # -- judging
 
     def finish(self, run: Run | None) -> ContractResult:
+        self._catch_up()
         hard = [anomaly for stage in Stage for anomaly in self._seen[stage] if self._breaks(anomaly)]
         hard.sort(key=lambda anomaly: key(anomaly, self._depth))
         violation = self._violation(hard) if hard else self._lesser()
@@ -305,6 +341,11 @@ class Stability:
             CONTRACT, "nonfinite", Severity.ERROR, symptom, first, first, self._where(origin), "block",
             number_of, evidence, details,
         )  # fmt: skip
+
+
+def _finite(event: Event, name: str) -> bool:
+    value = event.fields.get(name)
+    return type(value) is float and math.isfinite(value)
 
 
 def _key(anomaly: Anomaly) -> Key:

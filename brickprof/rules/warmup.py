@@ -23,9 +23,11 @@ _FEWEST = 4
 
 def missing(story: Story, rank: int, at: int) -> Violation | None:
     setting = _asked(story)
+    if setting is None:
+        return None
     events = [event for event in story.events("optimizer", rank) if whole(event.fields.get("optimizer")) == at]
     found = story.rates(rank, at).finite()
-    if setting is None or not len(found) or whole(events[0].fields.get("count")) != 1:
+    if not len(found) or whole(events[0].fields.get("count")) != 1:
         return None
     first, peak = float(found.values[0]), float(found.values.max())
     asked = declared.only(declared.settings(story), "lr")

@@ -160,6 +160,11 @@ class Run:
         for part in self._parts.values():
             begun += begun < _AT_ONCE and part.read_ahead()
 
+    @property
+    def on_its_way(self) -> bool:
+        """Whether something of it is being read beside whatever else is done."""
+        return any(part.on_its_way for part in self._parts.values())
+
     def records(self, rank: int | None = None, *, thinned: bool = False, telling: bool = False) -> Iterator[Record]:
         """Events, samples and spans, ordered by time.
 

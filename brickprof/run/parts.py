@@ -29,7 +29,7 @@ from brickprof.journal import (
     schema,
 )
 from brickprof.journal.frames import empty
-from brickprof.journal.pages import read_events
+from brickprof.journal.pages import Page
 from brickprof.journal.sweep import Sweep
 from brickprof.records import PHASES, ROLES, Event, Record, Sample, Span
 from brickprof.run.names import NAMED_LATER, Names
@@ -55,12 +55,15 @@ class Part:
         events: Callable[[], tuple[list[Event], Damage]],
         table: Callable[[str], tuple[Any, Damage]],
         sampled: Path | None = None,
+        ahead: Callable[[], None] | None = None,
     ) -> None:
         self.rank = rank
         self._load_events = events
         self._load_table = table
         self._sampled = sampled
         """The file of the samples, where they lie in one."""
+        self._ahead = ahead
+        """What begins to read the events."""
 
     @cached_property
     def written(self) -> tuple[list[Event], Damage]:
@@ -99,8 +102,15 @@ class Part:
             return None
 
     def read_ahead(self) -> bool:
-        """Begins to read the samples beside whatever else is done, if they are many: whether it does."""
+        """Begins to read beside whatever else is done what is long: whether samples are."""
+        if self._ahead is not None and "written" not in self.__dict__:
+            self._ahead()
         return self._sweep is not None
+
+    @property
+    def on_its_way(self) -> bool:
+        """Whether samples are being read, and nobody has asked for them so far."""
+        return self.__dict__.get("_sweep") is not None and "sampled" not in self.__dict__
 
     def checksums(self) -> dict[str, tuple[int, int]]:
         """Size and CRC-32 of files that were read for other reasons, by their path in the run."""
@@ -210,17 +220,19 @@ def of_folder(rank: int, folder: Path) -> Part:
     """The part that lies in a folder, read when it is asked for."""
     file = PROCESS if rank == PROCESS_RANK else EVENTS
     tables = {"spans": SPANS, "samples": SAMPLES}
+    page = Page(folder / file, rank)
     return Part(
         rank,
-        lambda: _events(folder, file, rank),
+        lambda: _events(folder, page, rank),
         lambda name: read_table(folder / tables[name], schema(name)),
         folder / SAMPLES,
+        page.begin,
     )
 
 
-def _events(folder: Path, file: str, rank: int) -> tuple[list[Event], Damage]:
+def _events(folder: Path, page: Page, rank: int) -> tuple[list[Event], Damage]:
     """What the file says, and the losses that a killed writer had not yet put into it."""
-    events, damage = read_events(folder / file, rank)
+    events, damage = page.read()
     kept, torn = read_slate(folder) if rank != PROCESS_RANK else ([], Damage(""))
     if kept:
         told = {(loss.step, loss.fields.get("micro"), loss.time_ns) for event in events for loss in unpacked(event)}

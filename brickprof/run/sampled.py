@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from brickprof.journal import Damage
-from brickprof.journal.sweep import Column, Sweep
+from brickprof.journal.pieces import Column
+from brickprof.journal.sweep import Sweep
 from brickprof.run import columns
 
 

@@ -17,7 +17,7 @@ No rule keeps records of its own, so that a hundred rules cost one pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ import numpy as np
 
 from brickprof.records import ROLES, Event, Record, Sample, Span
 from brickprof.rules.causality import Depth
-from brickprof.rules.names import NAMING, Names, number
+from brickprof.rules.names import NAMING, Names, number, whole
 from brickprof.rules.story.grids import Columns, Grid
 from brickprof.rules.story.tracks import EMPTY, Track, track
 from brickprof.rules.use import Use
@@ -34,25 +34,30 @@ from brickprof.rules.use import Use
 if TYPE_CHECKING:
     from brickprof.run import Run
 
-__all__ = ["EMPTY", "Grid", "Story", "Track"]
+__all__ = ["EMPTY", "Grid", "NotYet", "Story", "Track"]
 
 _MOST_SPANS = 200_000
+_WIDE = 2**62
 _TRAINING = ("loss", "optimizer", "grad")
 _PLAIN = frozenset({
     "cls", "dtype", "fingerprint", "group", "loader", "model", "name", "op", "optimizer", "reduction", "seq", "site",
     "step", "what",
 })  # fmt: skip
 """Fields that hold one word or number, in whatever kind of event."""
-_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+class NotYet(BaseException):
+    """What was asked for is still being read. No mistake that anybody should catch: the rule is asked again later."""
 
 
 class Story:
     def __init__(self) -> None:
         self.names = Names()
-        self.depth = Depth()
-        self.use = Use()
-        self.run: Run | None = None
-        """The run itself, where it is over and lies in a folder."""
+        self.partial = False
+        """Whether samples and spans are still on their way: who asks for them is told ``NotYet``."""
+        self._depth = Depth()
+        self._use = Use()
+        self._run: Run | None = None
         self._events: dict[tuple[str, int], list[Event]] = {}
         self._columns: dict[tuple[str, int], Columns] = {}
         self._tracks: dict[tuple[Any, ...], tuple[int, Track]] = {}
@@ -66,10 +71,10 @@ class Story:
     @classmethod
     def of(cls, run: Run) -> Story:
         """The story of a run that is over."""
-        from brickprof.rules.story.loading import load
+        from brickprof.rules.story import loading
 
         story = cls()
-        load(story, run)
+        loading.load_rest(story, loading.load_events(story, run))
         return story
 
     # -- taking in
@@ -99,17 +104,16 @@ class Story:
         """Every event of one rank, in the order in which they happened: what feeding them one by one comes to."""
         told: dict[str, list[Event]] = {}
         for event in events:
-            if not _SCALARS.issuperset(map(type, event.fields.values())):
-                event = _sound(event)
             kind = event.kind
+            if kind in NAMING:
+                self.names.feed(_sound(event))
             if kind in told:
                 told[kind].append(event)
             else:
                 told[kind] = [event]
-            if kind in NAMING:
-                self.names.feed(event)
+        told = {kind: _all_sound(found) for kind, found in told.items()}
         self._events.update({(kind, rank): found for kind, found in told.items()})
-        trained = [event.step + 1 for kind in _TRAINING for event in told.get(kind, ())]
+        trained = [max([event.step for event in told[kind]]) + 1 for kind in _TRAINING if kind in told]
         if rank >= 0 and trained:
             self._steps[rank] = max(0, *trained)
         for event in told.get("anomaly", ())[-1:]:
@@ -125,17 +129,38 @@ class Story:
         self._spans += 1
         if self._spans > _MOST_SPANS:
             return
-        self.depth.feed(span)
+        self._depth.feed(span)
         if not self._deep[0] < span.step <= self._deep[1]:
-            self.use.feed(span)  # deep capture times other blocks: the two do not mix
+            self._use.feed(span)  # deep capture times other blocks: the two do not mix
 
     def columns(self, role: str, rank: int) -> Columns:
+        self._have_all()
         key = (role, rank)
         if key not in self._columns:
             self._columns[key] = Columns(role, rank)
         return self._columns[key]
 
     # -- asking
+
+    def _have_all(self) -> None:
+        if self.partial:
+            raise NotYet
+
+    @property
+    def depth(self) -> Depth:
+        self._have_all()
+        return self._depth
+
+    @property
+    def use(self) -> Use:
+        self._have_all()
+        return self._use
+
+    @property
+    def run(self) -> Run | None:
+        """The run itself, where it is over and lies in a folder."""
+        self._have_all()
+        return self._run
 
     @property
     def ranks(self) -> list[int]:
@@ -187,6 +212,24 @@ class Story:
             )
         return known[1]
 
+    def tells(self, kind: str, name: str, rank: int = 0) -> bool:
+        """Whether any event of a kind says something in a field: most rules ask for what most runs never write."""
+        events = self.events(kind, rank)
+        found = self.remembered(
+            f"{name} of {kind}", rank, (kind,), lambda: any(event.fields.get(name) is not None for event in events)
+        )
+        return bool(found)
+
+    def wholes(self, kind: str, name: str, rank: int = 0) -> Any:
+        """A field of the events of a kind as an array of whole numbers; 0 where there is none (see ``names.whole``)."""
+        events = self.events(kind, rank)
+        return self.remembered(f"whole {name} of {kind}", rank, (kind,), lambda: _wholes(events, name))
+
+    def steps_of(self, kind: str, rank: int = 0) -> Any:
+        """The steps of the events of a kind, as an array."""
+        events = self.events(kind, rank)
+        return self.remembered(f"steps of {kind}", rank, (kind,), lambda: _array([event.step for event in events]))
+
     def remembered(self, what: str, rank: int, kinds: tuple[str, ...], made: Callable[[], Any]) -> Any:
         """What ``made`` gives, which several rules ask for: made again when there are more events of these kinds."""
         state = tuple(len(self.events(kind, rank)) for kind in kinds)
@@ -221,6 +264,7 @@ class Story:
 
     def step_times(self, rank: int = 0) -> Track:
         """Seconds of each step that was timed."""
+        self._have_all()
         rows = sorted(self._step_ns.get(rank, []))
         if not rows:
             return EMPTY
@@ -229,6 +273,7 @@ class Story:
 
     def flops(self, rank: int = 0) -> dict[int, int]:
         """Operations of the kernels that say how many they make, by step; only of steps whose kernels were timed."""
+        self._have_all()
         return self._flops.get(rank, {})
 
     def hyperparameters(self, rank: int = 0) -> dict[int, list[dict[str, Any]]]:
@@ -261,6 +306,19 @@ def _sound(event: Event) -> Event:
     return replace(event, fields={name: value for name, value in event.fields.items() if name not in strange})
 
 
+def _all_sound(events: list[Event]) -> list[Event]:
+    """Events of one kind, each ``_sound``: most often one look at their columns says that they all are."""
+    for name in _PLAIN & named(events):
+        if any(issubclass(kind, list | dict) for kind in {type(event.fields.get(name)) for event in events}):
+            return list(map(_sound, events))
+    return events
+
+
+def named(events: Iterable[Event]) -> set[str]:
+    """The names of all fields of some events: of one kind there are few sets of them."""
+    return {name for names in {tuple(event.fields) for event in events} for name in names}
+
+
 def _norm(event: Event) -> float | None:
     fields = event.fields
     if event.kind == "clip":
@@ -284,12 +342,27 @@ def _largest_of_step(found: Track) -> Track:
 def _largest(value: Any) -> Any:
     if not isinstance(value, list):
         return value
+    if len(value) == 1 and type(value[0]) is float:
+        return value[0]
     known = [found for found in map(number, value) if found is not None]
     return max(known) if known else None
 
 
 def _in_order(events: Iterable[Event]) -> list[Event]:
     return sorted(events, key=lambda event: event.moment)
+
+
+def _wholes(events: Sequence[Event], name: str) -> Any:
+    values: list[Any] = [event.fields.get(name) for event in events]
+    if set(map(type, values)) != {int}:
+        values = list(map(whole, values))
+    return _array(values)
+
+
+def _array(wholes: list[int]) -> Any:
+    """As 64 bits wide as they are, with room to count on; a damaged file may hold any number."""
+    wide = max(map(abs, wholes), default=0) >= _WIDE
+    return np.asarray(wholes, object if wide else np.int64)
 
 
 def _whole(value: Any) -> int:

@@ -20,18 +20,33 @@ if TYPE_CHECKING:
     from brickprof.run.parts import Part
     from brickprof.run.sampled import Samples
 
+Rest = tuple[bool, list[tuple["Part", tuple[int, int]]]]
+"""Whether names carry their model, and each part with the steps of the last deep look when it was taken."""
 _MOST_SPANS = 200_000
 _MOST_PAIRS = 10_000_000
 """Up to here counting is faster than sorting."""
 
 
-def load(story: Story, run: Run) -> None:
-    story.run = run
+def load_events(story: Story, run: Run) -> Rest:
+    """The events of every rank; what else there is comes back, for ``load_rest``."""
+    story._run, story.partial = run, True
+    rest = []
     for part in run.parts:
         story.take(part.rank, sorted(part.events, key=attrgetter("time_ns", "seq")))
-        _samples(story, part, qualified=run.qualified)
+        rest.append((part, story._deep))
+    return run.qualified, rest
+
+
+def load_rest(story: Story, rest: Rest) -> None:
+    """Samples and spans; those of one rank know of no deeper look that a later one took."""
+    qualified, parts = rest
+    last, story.partial = story._deep, False
+    for part, deep in parts:
+        story._deep = deep
+        _samples(story, part, qualified=qualified)
         for span in part.as_spans(part.spans[0].slice(0, _MOST_SPANS)):
             story.feed(span)
+    story._deep = last
 
 
 def _samples(story: Story, part: Part, *, qualified: bool) -> None:
@@ -70,6 +85,10 @@ class Statistic:
 
 def _places(part: Part, kept: Any, tensors: Any, bricks: Any, *, qualified: bool) -> Any:
     """The column of each sample: by its tensor's name, or its brick's where it has no tensor of its own."""
+    period = _period(tensors, bricks)
+    if period < len(tensors):
+        row = _places(part, kept, tensors[:period], bricks[:period], qualified=qualified)
+        return np.resize(row, len(tensors))
     base = int(bricks.max(initial=0)) + 1
     highest = int(tensors.max(initial=0)) * base + base
     countable = tensors.min(initial=0) >= 0 and bricks.min(initial=0) >= 0 and highest < _MOST_PAIRS
@@ -87,6 +106,17 @@ def _places(part: Part, kept: Any, tensors: Any, bricks: Any, *, qualified: bool
     known = np.zeros(highest, np.int32)
     known[pairs] = _columns(part, kept, pairs, base, qualified=qualified)
     return known[keys]
+
+
+def _period(tensors: Any, bricks: Any) -> int:
+    """After how many samples they begin again with the same tensors in the same order; their number where they do not.
+
+    A training looks at its tensors in one order, step after step.
+    """
+    again = np.flatnonzero((tensors[1:] == tensors[:1]) & (bricks[1:] == bricks[:1]))
+    period = int(again[0]) + 1 if len(again) else len(tensors)
+    same = all(np.array_equal(column[period:], column[: len(column) - period]) for column in (tensors, bricks))
+    return period if same else len(tensors)
 
 
 def _columns(part: Part, kept: Any, pairs: Any, base: int, *, qualified: bool) -> list[int]:

@@ -6,7 +6,7 @@ as numpy arrays that rules slice and compare.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,17 +72,27 @@ class Track:
 EMPTY = Track(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64))
 
 
-def track(events: Iterable[Event], value: str | Callable[[Event], Any], rank: int = 0) -> Track:
+def track(events: Sequence[Event], value: str | Callable[[Event], Any], rank: int = 0) -> Track:
     """``value`` (a field's name, or a function of the event) over steps; events without a number are left out."""
-    get = value if callable(value) else lambda event: event.fields.get(value)
-    rows = [(event.step, found, event.seq) for event in events if (found := number(get(event))) is not None]
-    if not rows:
-        return Track(EMPTY.steps, EMPTY.values, EMPTY.seqs, rank)
-    steps, values, seqs = zip(*rows, strict=True)
-    order = np.argsort(np.asarray(steps, np.int64), kind="stable")
-    return Track(
-        np.asarray(steps, np.int64)[order],
-        np.asarray(values, np.float64)[order],
-        np.asarray(seqs, np.int64)[order],
-        rank,
-    )
+    told = [event.fields.get(value) for event in events] if isinstance(value, str) else list(map(value, events))
+    steps, seqs = [event.step for event in events], [event.seq for event in events]
+    return of_columns(steps, told, seqs, rank)
+
+
+def of_columns(steps: list[int], told: list[Any], seqs: list[int], rank: int = 0) -> Track:
+    """The same of columns that somebody has in hand; what is no number in ``told`` is left out."""
+    if set(map(type, told)) != {float}:  # most often it is, and then nothing is looked at one by one
+        rows = [
+            (step, known, seq)
+            for step, value, seq in zip(steps, told, seqs, strict=True)
+            if (known := number(value)) is not None
+        ]
+        if not rows:
+            return Track(EMPTY.steps, EMPTY.values, EMPTY.seqs, rank)
+        steps, told, seqs = map(list, zip(*rows, strict=True))
+    when, which = np.asarray(steps, np.int64), np.asarray(seqs, np.int64)
+    values = np.asarray(told, np.float64)
+    if len(when) and (when[1:] < when[:-1]).any():
+        order = np.argsort(when, kind="stable")
+        when, values, which = when[order], values[order], which[order]
+    return Track(when, values, which, rank)
