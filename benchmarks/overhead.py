@@ -149,8 +149,9 @@ def measure(
         blocks, steps, probes = replica(case, variants, length, folder / str(number), steps, progress)
         for i, of_worker in enumerate(blocks):
             taken[i].append(of_worker)
-        tell(result_of(case, variants, steps, probes, taken))
-    return result_of(case, variants, steps, probes, taken)
+        result = result_of(case, variants, steps, probes, taken)
+        tell(result)
+    return result
 
 
 def result_of(
@@ -341,7 +342,9 @@ def save(path: Path | None, results: list[Result]) -> None:
     """What is known so far: a benchmark that somebody ends early was not for nothing."""
     if path is not None:
         document = {"machine": machine(), "results": [asdict(result) for result in results]}
-        path.write_text(json.dumps(document, indent=2) + "\n")
+        beside = path.with_name(f"{path.name}.part")
+        beside.write_text(json.dumps(document, indent=2) + "\n")
+        beside.replace(path)
 
 
 if __name__ == "__main__":

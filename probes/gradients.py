@@ -84,7 +84,7 @@ class GradientsProbe(Probe):
         self._usual = math.inf
         self._missing: list[int] = []
         self._unscaled = -1
-        self._vigil = Vigil(session, self._kept, self._normal, self._normed, self._broken)
+        self._vigil = Vigil(session, self._kept, self._normal, self._normed, self._broken, self._as_usual)
         session.vigil, session.wants = self._watch, self._vigil.wants
         session.idle, session.norms_passed = self._vigil.idle, self._vigil.passed
 
@@ -152,6 +152,9 @@ class GradientsProbe(Probe):
         self.session.pulse.norm = sizes[-1]
         for step, size in zip(steps, sizes, strict=True):
             self._alarm(size, [], step)
+
+    def _as_usual(self, sizes: list[float]) -> bool:
+        return math.isfinite(sum(sizes)) and max(sizes) <= _JUMP * self._usual
 
     def _normed(self, step: int, names: Names, norms: Any) -> None:
         """The norms of a step's gradients have arrived: rows of them, unless some are not finite, which is told."""

@@ -10,7 +10,7 @@ import math
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,6 +27,14 @@ from brickprof.clock import now
 _START = 10
 
 
+class _When(NamedTuple):
+    """What the loss of a step that nobody looks at is known by."""
+
+    step: int
+    micro: int
+    stamp: int
+
+
 class LossProbe(Probe):
     name = "loss"
     every_step = ("backward_begin", "scaling")
@@ -40,7 +48,7 @@ class LossProbe(Probe):
         self._alarming = math.inf
         self._may_change = session.world_size > 1  # many a script averages its losses over the ranks, in place
         session.keep_loss, session.losses_passed = self._keep, self._passed
-        self._later = Several(self._unremarkable, self._told_together, self._told)
+        self._later = Several(self._unremarkable, self._arrived_together, self._arrived)
         self._scaled: tuple[weakref.ref[torch.Tensor], torch.Tensor, Any] | None = None
 
     def scaling(self, scaler: Any, loss: Any) -> None:
@@ -78,29 +86,26 @@ class LossProbe(Probe):
     def _passed(self, step: int, steps: Sequence[Passed]) -> None:
         """The losses of steps that have passed, the first of which is ``step``: only held, also where nothing may be
         asked of a device just now."""
-        readback, kept = self.session.readback, []
-        for place, each in enumerate(steps):
-            if each.loss is None:
-                continue
-            self._zeroed = each.zeroed
-            if each.loss._version == each.version:
-                kept.append((each.loss, (step + place, each.loss_at), each.loss_at))
-            else:  # the script has written over it: none is held again
-                readback.holding = False
-                readback.dropped += 1
-        readback.keep_each(kept, self._later, passive=hands_off())
+        readback, self._zeroed = self.session.readback, steps[-1].zeroed
+        kept = [
+            (each.loss, _When(step + place, 0, each.loss_at), each.loss_at)
+            for place, each in enumerate(steps)
+            if each.loss is not None and each.loss._version == each.version
+        ]
+        readback.keep(kept, self._later, passive=hands_off())
+        if len(kept) < len(steps):  # the script has written over some: none is held again
+            readback.holding = False
+            readback.dropped += len(steps) - len(kept)
 
     def _unremarkable(self, values: list[float]) -> bool:
         return -math.inf < min(values) and max(values) <= self._alarming and math.isfinite(sum(values))
 
-    def _told_together(self, when: list[tuple[int, int]], values: list[float]) -> None:
+    def _arrived_together(self, when: list[_When], values: list[float]) -> None:
         session = self.session
         session.pulse.loss = values[-1]
-        session.journal.losses([(step, 0, value, stamp) for (step, stamp), value in zip(when, values, strict=True)])
-
-    def _told(self, when: tuple[int, int], value: float) -> None:
-        step, stamp = when
-        self._arrived(step, 0, stamp, value)
+        session.journal.losses(
+            [(step, micro, value, stamp) for (step, micro, stamp), value in zip(when, values, strict=True)]
+        )
 
     def _keep(self, loss: torch.Tensor) -> bool:
         """The loss of a step that nobody looks at: one unremarkable number, kept and no more.
@@ -114,8 +119,11 @@ class LossProbe(Probe):
             if not session.readback.lane.serves(loss) or hands_off():
                 return False
             self._zeroed = hub.zeroed
-            read = session.readback.scalar if self._may_change or static_outputs() else session.readback.keep
-            read(loss, partial(self._arrived, session.step, session.steps.backwards - 1, now()))
+            when = _When(session.step, session.steps.backwards - 1, now())
+            if self._may_change or static_outputs():
+                session.readback.scalar(loss, partial(self._arrived, when))
+            else:
+                session.readback.keep([(loss, when, when.stamp)], self._later)
             return True
         if host_hands_off():
             return False
@@ -127,8 +135,9 @@ class LossProbe(Probe):
         session.journal.loss(session.step, session.steps.backwards - 1, value, now())
         return True
 
-    def _arrived(self, step: int, micro: int, stamp: int, value: float) -> None:
+    def _arrived(self, when: _When, value: float) -> None:
         """A loss that was kept on a device is here, some steps later."""
+        step, micro, stamp = when
         if -math.inf < value <= self._alarming:
             self.session.pulse.loss = value
             self.session.journal.loss(step, micro, value, stamp)

@@ -71,9 +71,31 @@ def test_steps_in_full_that_nobody_asked_for_wait_until_they_are_a_small_part() 
         cadence.idled(20.0 * MS * steps, 0.0, steps)
         lasted[steps] = cadence.affords(8)
     assert lasted == {500: False, 60_000: True}
-    cadence.escalate(400)
-    cadence.end(399, 1000 * MS, 980 * MS)  # now it is known what such a step takes
+    cadence.escalate(403)
+    for step in range(399, 402):  # now it is known what such a step takes
+        cadence.end(step, 1000 * MS, 980 * MS)
     assert not cadence.affords(8)
+    for step in range(402, 404):
+        cadence.end(step, 40 * MS, 20 * MS)
+    assert not cadence.affords(8)
+    cadence.escalate(410)
+    for step in range(404, 410):  # most of them: one that was held up is no reason to wait for ever
+        cadence.end(step, 40 * MS, 20 * MS)
+    assert cadence.affords(8)
+
+
+def test_what_is_relieved_no_longer_is_looked_at_as_often_as_before() -> None:
+    cadence = Cadence("standard", 0.01)
+    cadence._credit = 0.0
+    cadence.relieve(True)
+    simulate(cadence, 20 * MS, dict.fromkeys(WAYS, 3 * MS), 3000)
+    assert cadence.stride["guard"] == 256
+    cadence.relieve(False)
+    cadence._adapt(3008)
+    assert max(cadence.stride[way] for way in ("facts", "blocks", "guard")) == 64
+    light = Cadence("light", 0.003)
+    light.relieve(False)
+    assert light.relieved
 
 
 def test_facts_are_written_every_step_while_the_credit_lasts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import json
 import math
 import sys
 import threading
@@ -17,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import brickprof
 from brickprof.capture import hub
-from brickprof.capture.fused import Fused
+from brickprof.capture.fused import Fused, Table
 from brickprof.capture.stretch import Stretches
 from brickprof.run import Run
 from tests.late import pretend
@@ -242,6 +243,126 @@ def test_the_training_is_the_same(tmp_path, stretches, kind):
     alone.run(loader())
     recorded(tmp_path, watched, most=8)
     assert stretches and torch.equal(alone.net.weight, watched.net.weight)
+
+
+def test_losses_stand_in_the_journal_in_their_order(tmp_path, stretches):
+    pulses = []
+    for most in (0, 8):
+        training = Training()
+        with brickprof.attach(training.net, out=tmp_path / str(most), overhead="0.01%") as watched:
+            watched._session.idle = lambda step, longest, *, clips, most=most: min(longest, most)
+            training.run(loader())
+            session = watched._session
+            hub.settle()
+            session.readback.send()
+            session.readback.poll()
+            pulses.append(session.pulse.loss)
+        lines = (watched.folder / "rank00000" / "events.jsonl").read_text().splitlines()
+        told = [event["steps"] for event in map(json.loads, lines) if event["kind"] == "losses"]
+        assert told and all(steps == sorted(steps) for steps in told)
+    assert stretches and pulses[0] == pulses[1]
+
+
+class OnDevice(nn.Parameter):
+    """Lies on a host, and says otherwise."""
+
+    is_cuda = True
+
+
+class OfDevice(Training):
+    """Its gradients are judged in every step, by the norms of its clip."""
+
+    def __init__(self, breaks=-1, jumps=-1) -> None:
+        super().__init__()
+        for name in ("weight", "bias"):
+            setattr(self.net, name, OnDevice(getattr(self.net, name).detach()))
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
+        self.breaks, self.jumps = breaks, jumps
+
+    def step(self, x, number):
+        loss = self.loss(x)
+        self.optimizer.zero_grad()
+        loss.backward()
+        if number == self.breaks:
+            self.net.bias.grad.fill_(math.nan)
+        if number == self.jumps:
+            self.net.bias.grad.fill_(1e6)
+        nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        if number == self.breaks:  # it goes on as if nothing had happened
+            for parameter in self.net.parameters():
+                parameter.grad.zero_()
+        self.optimizer.step()
+        return loss
+
+
+def table_of(_fused, _purpose, values):
+    rows = [[float(v.isnan().sum()), 0.0, 1.0, float(v.nan_to_num().norm()), 0, 0, 0, v.numel()] for v in values]
+    return Table(torch.tensor(rows, dtype=torch.float64), None)
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    monkeypatch.setattr(Fused, "timed_table", table_of)
+    monkeypatch.setattr(Fused, "table", table_of)
+    monkeypatch.setattr(Fused, "settled", lambda self, purpose: False)
+
+
+def judged(folder, training, most):
+    with brickprof.attach(training.net, out=folder, overhead="0.01%") as watched:
+        idle = watched._session.idle
+        watched._session.idle = lambda step, longest, *, clips: min(idle(step, longest, clips=clips), most)
+        training.run(loader())
+    run = Run.open(watched.folder)
+    anomalies = [event for event in run.events.itertuples() if event.kind == "anomaly"]
+    grads = [event for event in run.events.itertuples() if event.kind == "grad" and event.fields["broken"]]
+    return run, anomalies, grads
+
+
+@pytest.mark.parametrize("most", [0, 16])
+def test_a_gradient_that_breaks_in_a_stretch_is_told_in_its_own_step(tmp_path, stretches, tables, most):
+    """Wherever it lies in a stretch: 15 steps in a row, one a training."""
+    for breaks in range(301, 316, 7):
+        run, anomalies, grads = judged(tmp_path / str(breaks), OfDevice(breaks=breaks), most)
+        assert [event.step for event in grads] == [breaks]
+        names = [event.fields["name"] for event in run.events.itertuples() if event.kind == "tensor"]
+        told = [names[each["tensor"] - 1] for each in grads[0].fields["nonfinite"]]
+        assert told == ["bias"] and anomalies[0].step == breaks
+    assert bool(stretches) is bool(most)
+
+
+def test_a_gradient_that_leaps_in_a_stretch_is_told_under_its_step_and_time(tmp_path, stretches, tables):
+    run, anomalies, _ = judged(tmp_path, OfDevice(jumps=310), 16)
+    assert stretches and [event.step for event in anomalies] == [310]
+    times = {event.step: event.time_ns for event in run.events.itertuples() if event.kind == "loss"}
+    assert times[310] <= anomalies[0].time_ns <= times[311]
+
+
+def test_another_list_that_is_clipped_ends_a_stretch(tmp_path, stretches):
+    class Alternates(Training):
+        def step(self, x, number):
+            loss = self.loss(x)
+            self.optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_([self.net.weight] if number % 50 else self.net.parameters(), 1.0)
+            self.optimizer.step()
+            return loss
+
+    recorded(tmp_path, Alternates(), most=8)
+    assert sum(stretches) > 300
+    keys = {"each": set()}
+
+    original = Stretches.over
+
+    def seen(self, number, steps):
+        keys["each"].add(len({step.clipped for step in steps if step.norms is not None}))
+        original(self, number, steps)
+
+    Stretches.over = seen
+    try:
+        recorded(tmp_path / "again", Alternates(), most=8)
+    finally:
+        Stretches.over = original
+    assert keys["each"] <= {0, 1} and 1 in keys["each"]
 
 
 def test_times_are_those_of_the_steps(tmp_path, stretches):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from types import SimpleNamespace
 
@@ -68,13 +69,19 @@ class Settled(Fused):
         return True
 
 
+def cadence(typical):
+    made = SimpleNamespace(budget=0.01, typical_ns=typical, relieved=False)
+    made.relieve = lambda relieved: setattr(made, "relieved", relieved)
+    return made
+
+
 def session(level="standard", typical=30e6):
     readback = SimpleNamespace(read=lambda tensor, done: done(tensor), late=lambda stamp: False)
     paid: list[int] = []
     return SimpleNamespace(
         step=0, paid=paid, correct=paid.append, backlog=Backlog(), fused=Fused(), readback=readback,
         settings=SimpleNamespace(level=level),
-        cadence=SimpleNamespace(budget=0.01, typical_ns=typical),
+        cadence=cadence(typical),
     )  # fmt: skip
 
 
@@ -86,7 +93,7 @@ def parameters(count=3):
 
 
 def vigil(over, arrived, normal=lambda *_: None, broken=lambda *_: None, normed=lambda *_: None):
-    return Vigil(over, arrived, normal, normed, broken)
+    return Vigil(over, arrived, normal, normed, broken, lambda totals: math.isfinite(sum(totals)))
 
 
 def kept(over, given, steps, arrived=None):
@@ -254,6 +261,25 @@ def test_where_tables_are_dear_every_fourth_step_has_rows_of_norms(monkeypatch):
     assert watch.stride == 16 and tables[-3:] == [160, 176, 192] and over.cadence.relieved
     assert [step for step, *_ in over.rows][-3:] == [184, 188, 196] and over.rows[-1][1:] == (3, [2.0] * 3)
     assert {step for step, _ in normal} | set(tables) == set(range(200))
+
+
+@pytest.mark.parametrize("clips", ["all", "some", "no longer"])
+def test_norms_stand_in_for_tables_only_while_they_tell_of_all_that_is_updated(clips):
+    over, given = settled(), parameters(5)
+    watch, told = vigil(over, lambda *_: None), given[:3] if clips == "some" else given
+    optimizer = SimpleNamespace(param_groups=[{"params": given}])
+    for step in range(40):
+        over.step = step
+        if clips != "no longer" or step < 10:
+            each = torch.stack([p.grad.norm() for p in told])
+            watch.take(told, Norms(each.norm(), each, 0))
+        if watch.wants(optimizer):
+            watch.take(given)
+        read(over)
+        if step == 5:
+            assert over.cadence.relieved
+    assert over.cadence.relieved is watch._by_norms is (clips == "all")
+    assert watch.stride == 1
 
 
 def test_at_light_norms_are_not_held():

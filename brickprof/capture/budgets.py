@@ -127,7 +127,7 @@ class Budgets:
 
     def _judge(self, step: int, step_ns: int) -> None:
         found = [strain for key, times in self._times.items() if (strain := self._strain(key, times, step_ns))]
-        if not self._affords():
+        if found and not self._affords():
             found = [strain for strain in found if self.declared.of(strain.brick, strain.phase) is not None]
         if not found:
             return

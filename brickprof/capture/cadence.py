@@ -63,7 +63,7 @@ LOOKS, a flush, a cache that has to be filled again."""
 _LONG_STEP_NS = 100_000_000
 _PLANNED_LONG = 0.4
 """The same for long steps: reading hundreds of megabytes costs the step more than the reading itself took. And where
-the norms of every step are known, which is most of what a look would tell."""
+a run is relieved: most of what a look would tell is known then, or little may be spent on it."""
 _LEAST_EASE = 1 / 64
 _UNCALLED_FOR = 0.2
 """The part of the budget for steps in full that nobody asked for, where nothing is broken."""
@@ -125,8 +125,8 @@ class Cadence:
         self.relieved = level == "light"
         """Whether steps may be looked at more rarely still: at light, and where the gradients of every step are judged
         by norms that the script computes itself."""
-        self._deep_ns = 0.0
-        """What the dearest step in full has cost, of those that nobody asked for."""
+        self._deep: deque[float] = deque(maxlen=_WINDOW)
+        """What steps in full have cost, of those that nobody asked for."""
         self._born = self._renewals = 0
         self._credit = _CREDIT_NS * budget / 0.01
 
@@ -201,9 +201,14 @@ class Cadence:
         """Whether the training has lasted for long enough that ``steps`` in full are a small part of its time."""
         if self.typical_ns < _TINY_STEP_NS and self._credit > 0:
             return True
-        usual = _IN_FULL * sum(median(costs) for costs in self._costs.values() if costs)
+        costs = [median(costs) for costs in self._costs.values() if costs]
+        usual = median(self._deep) if self._deep else _IN_FULL * sum(costs)
         lasted = self._settled[0] + self._passed[0]
-        return steps * max(self._deep_ns, usual) <= _UNCALLED_FOR * self.budget * lasted
+        return steps * usual <= _UNCALLED_FOR * self.budget * lasted
+
+    def relieve(self, relieved: bool) -> None:
+        """Whether something else judges the gradients of every step, as of now."""
+        self.relieved = relieved or self.level == "light"
 
     def attend(self, until: int) -> None:
         self._quiet = 0
@@ -230,7 +235,7 @@ class Cadence:
     def end(self, step: int, wall_ns: float, spent_ns: float) -> bool:
         """A step is over; True when a stride changed. ``wall_ns`` includes ``spent_ns``."""
         if _FIRST_STEPS <= step <= self.deep_until:
-            self._deep_ns = max(self._deep_ns, spent_ns)
+            self._deep.append(spent_ns)
         if step < _FIRST_STEPS or step <= self.deep_until or step in self.planned:
             return False
         self._take_passed()
@@ -321,7 +326,8 @@ class Cadence:
             if way in _ROW_WAYS:
                 stride = max(stride, min(self._floor, _LONGEST[way]))
             # A stride shrinks only where there is clear room: no flutter between two values.
-            if stride > self.stride[way] or stride * 4 <= self.stride[way] or stride == 1:
+            before_it = self.stride[way]
+            if stride > before_it or stride * 4 <= before_it or stride == 1 or before_it > longest:
                 self.stride[way] = stride
             left = max(left - cost / self.stride[way], 0.05 * whole)
         self.least = min(stride for way, stride in self.stride.items() if self.level != "light" or way in _LIGHT)

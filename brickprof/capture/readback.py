@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import accumulate
@@ -35,6 +35,8 @@ _LONGEST_OF_ALL = 2048
 _SLOTS = 64
 _ENOUGH = 8
 _ENOUGH_HELD = 32
+_BESIDE = 3
+"""With a number of each of several steps comes one more, and now and then a row."""
 _REQUESTS = 3 * _SLOTS
 _SMALL = 1024
 """Bytes."""
@@ -126,6 +128,15 @@ class _Held(NamedTuple):
     tag: Any
 
 
+class _Asked(NamedTuple):
+    """Who asked for something that was fetched, and where it lies among all that was."""
+
+    done: Callable[[Any], None] | Several
+    taken: int
+    tag: Any
+    at: int
+
+
 class Readback:
     lane: Lane = Cuda()
     _free: ClassVar[dict[tuple[Lane, int, torch.dtype], list[torch.Tensor]]] = {}
@@ -214,38 +225,32 @@ class Readback:
         """Nobody was told to fill ``page``."""
         self._free[self.lane, page.buffer.numel(), page.buffer.dtype].append(page.buffer)
 
-    def keep(
-        self, value: torch.Tensor, done: Callable[[float], None], *, taken: int = 0, passive: bool = False
-    ) -> None:
-        """One number that stays as it is and where it is for a while: only held, and fetched with others later.
+    def keep(self, values: Sequence[tuple[torch.Tensor, Any, int]], whose: Several, *, passive: bool = False) -> None:
+        """Numbers that stay as they are and where they are for a while, each with what it is known by and when it was
+        made: only held, and fetched with others later. ``whose`` gets them together, or one by one in the order of
+        their time.
 
-        Where it does not stay, that is seen when the next one lies in its place, or it was written to: what was held
-        then is dropped, and numbers are copied at once from there on. ``taken``: when it was made, if not now.
-        ``passive``: nothing may be asked of a device just now; what cannot be held is dropped.
+        Where one does not stay, that is seen when another lies in its place, or it was written to: what was held then
+        is dropped, and numbers are copied at once from there on. ``passive``: nothing may be asked of a device just
+        now; what cannot be held is dropped.
         """
-        if may_hold(value) and self._holds(value, passive=passive) and self._hold(value.detach(), 1, done, taken):
-            return
-        if passive:
-            self.dropped += 1
-        else:
-            self.scalar(value, done)
-
-    def keep_each(
-        self, values: Iterable[tuple[torch.Tensor, Any, int]], whose: Several, *, passive: bool = False
-    ) -> None:
-        """The same of one number after another, each with what it is known by and when it was made: ``whose`` gets
-        them together, or one by one in the order of their time."""
+        if self._held and len(self._held) + _BESIDE * len(values) > _SLOTS and not passive:
+            self._fetch()  # these and what belongs to them stand in one page
         for value, tag, taken in values:
-            if may_hold(value) and self._holds(value, passive=passive) and self._hold(value, 1, whose, taken, tag):
+            held = may_hold(value) and self._holds(value, passive=passive)
+            if held and self._scalars and not passive:
+                self._send_scalars()  # what came before is told before
+            if held and self._hold(_Held(value.detach(), 1, value._version, whose, taken, tag)):
                 continue
             if passive:
                 self.dropped += 1
             else:
                 self.scalar(value, partial(whose.alone, tag))
 
-    def keep_all(self, values: torch.Tensor, done: Callable[[Any], None]) -> None:
+    def keep_row(self, values: torch.Tensor, done: Callable[[Any], None]) -> None:
         """The same of a row of numbers, which ``done`` gets as an array."""
-        if not values.is_contiguous() or not self._holds(values) or not self._hold(values, values.numel(), done):
+        held = values.is_contiguous() and self._holds(values)
+        if not held or not self._hold(_Held(values, values.numel(), values._version, done, now(), None)):
             self.read(values, lambda host: done(host.numpy()))
 
     def _holds(self, value: torch.Tensor, *, passive: bool = False) -> bool:
@@ -262,16 +267,14 @@ class Readback:
             self._held_at, self._held_on = place, self.lane.stream(value)
         return True
 
-    def _hold(
-        self, value: torch.Tensor, count: int, done: Callable[[Any], None] | Several, taken: int = 0, tag: Any = None
-    ) -> bool:
-        at = value.data_ptr()
+    def _hold(self, held: _Held) -> bool:
+        at = held.value.data_ptr()
         if at in self._held:
             self.holding = False
             del self._held[at]
             self.dropped += 1
             return False
-        self._held[at] = _Held(value, count, value._version, done, taken or now(), tag)
+        self._held[at] = held
         return True
 
     def _fetch(self) -> None:
@@ -303,37 +306,43 @@ class Readback:
         else:  # elsewhere than they were made
             with self.lane.on(self._held_on):
                 gather(page)
-        asked = [(each.done, each.taken, each.tag) for each in held.values()]
+        asked = [_Asked(each.done, each.taken, each.tag, at) for each, at in zip(held.values(), places, strict=False)]
 
         def arrived(_host: torch.Tensor) -> None:
-            self._hand_out(asked, places, words[_REQUESTS:].view("float32"))
+            self._hand_out(asked, counts, words[_REQUESTS:].view("float32"))
 
         self._waiting.append((self.lane.mark(self._held_on), page, page, arrived, 0))
 
-    def _hand_out(self, asked: list[tuple[Any, int, Any]], places: list[int], numbers: Any) -> None:
-        """Gives what was fetched to whoever asked for it."""
+    def _hand_out(self, asked: list[_Asked], counts: list[int], numbers: Any) -> None:
+        """Gives what was fetched to whoever asked for it; what fails with one of them is no other's loss."""
         several: dict[int, tuple[Several, list[Any], list[float]]] = {}
-        others = []
-        for (done, taken, tag), at, end in zip(asked, places, places[1:], strict=False):
-            if type(done) is Several:
+        calls: list[tuple[int, Callable[[Any], None], Any]] = []
+        for (done, taken, tag, at), count in zip(asked, counts, strict=True):
+            if isinstance(done, Several):
                 _, tags, found = several.setdefault(id(done), (done, [], []))
                 tags.append(tag)
                 found.append(float(numbers[at]))
             else:
-                others.append((taken, done, float(numbers[at]) if end == at + 1 else numbers[at:end].copy()))
+                calls.append((taken, done, numbers[at : at + count].copy()))
         if all(whose.usual(found) for whose, _, found in several.values()):
             for whose, tags, found in several.values():
-                whose.together(tags, found)
+                calls.append((0, partial(whose.together, tags), found))
         else:
-            others += [
-                (taken, partial(done.alone, tag), float(numbers[at]))
-                for (done, taken, tag), at in zip(asked, places, strict=False)
-                if type(done) is Several
+            calls += [
+                (each.taken, partial(each.done.alone, each.tag), float(numbers[each.at]))
+                for each in asked
+                if isinstance(each.done, Several)
             ]
-            others.sort(key=_when)
-        for taken, done, given in others:
+        calls.sort(key=_when)
+        failed: list[Exception] = []
+        for taken, call, given in calls:
             self._date(taken)
-            done(given)
+            try:
+                call(given)
+            except Exception as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
 
     def scalar(self, value: torch.Tensor, done: Callable[[float], None]) -> None:
         """One number: at once from a CPU, else with others in a single page, behind a single mark."""
@@ -343,6 +352,8 @@ class Readback:
             return
         if not self._takes(value, _LONGEST_OF_ALL):
             return
+        if self._held:
+            self._fetch()  # what came before is told before
         stream = self.lane.stream(value)
         if self._scalars and (len(self._scalars) == _SLOTS or stream != self._stream):
             self.send()  # one mark stands for all numbers of a page, so they come from one stream
@@ -373,8 +384,10 @@ class Readback:
             self._fetch()
         if self._unmarked:
             self._mark()
-        if not self._scalars:
-            return
+        if self._scalars:
+            self._send_scalars()
+
+    def _send_scalars(self) -> None:
         scalars, self._scalars = self._scalars, []
         page, self._page = self._page[0], []
 

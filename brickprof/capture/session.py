@@ -49,6 +49,7 @@ from brickprof.settings import Settings
 if TYPE_CHECKING:
     from brickprof.capture.lookout import Lookout
     from brickprof.capture.places import Places
+    from brickprof.capture.vigil import Norms
 
 _LEAP = 2.0
 """How many times the rate of the update before counts as a leap."""
@@ -106,12 +107,12 @@ class Session:
         """Whether bricks are opened and closed in this step: the sampled ones, and all that last."""
         self.keep_loss: Callable[[torch.Tensor], bool] = _unwilling
         """How the loss of a step that nobody looks at is kept; False when it deserves a look."""
+        self.losses_passed: Callable[[int, Sequence[Passed]], None] = _nothing
+        """The same for losses that were noted: the step of the first, and what was noted of each."""
         self.expecting = False
         """Whether a probe wants to be told of the next backward, also in a step that nobody looks at."""
         self.vigil: Callable[..., None] | None = None
         """Looks at an optimizer's gradients also in a step that nobody looks at, where that costs next to nothing."""
-        self.losses_passed: Callable[[int, Sequence[Passed]], None] = _nothing
-        """The same for losses that were noted: the step of the first, and what was noted of each."""
         self.wants: Callable[[Any], bool] = bool
         """Whether there is more to look at in the gradients that an optimizer has applied."""
         self.idle: Callable[..., int] = _not_one
@@ -120,7 +121,7 @@ class Session:
         """Called by whatever comes to the session past the hub: what was only noted is to be dealt with first."""
         self.pattern = ""
         """What this step has had so far, in steps that nobody looks at: a letter for each signal."""
-        self.norms_passed: Callable[..., None] = _nothing
+        self.norms_passed: Callable[[tuple[int, int], Sequence[tuple[int, int, Norms]]], None] = _nothing
         """Told of the norms that clips have computed, in steps of a stretch."""
         self.stretches = Stretches(self)
         self.lookout: Lookout | None = None
@@ -412,8 +413,10 @@ class Session:
         self.pattern = "fbcu" if last.norms is not None else "fbu"
         self._trained = self.step + 1
         self.losses_passed(first, steps)
-        if last.norms is not None:
-            clips = [(first + place, each.loss_at, each.norms) for place, each in enumerate(steps)]
+        clips = [
+            (first + place, each.loss_at, each.norms) for place, each in enumerate(steps) if each.norms is not None
+        ]
+        if clips:
             self.norms_passed(last.clipped, clips)
         self.in_optimizer = False
         self.updates[number] = self.updates.get(number, 0) + len(steps)
@@ -440,19 +443,15 @@ class Session:
         number = self.book.optimizer(optimizer)
         if self.looking or not self.steps.lone(number):
             return False
-        self.update_passed(number, optimizer, rate_of(optimizer))
-        self._spent += _counter() - start
-        return True
-
-    def update_passed(self, number: int, optimizer: Any, rate: Any) -> None:
-        """An update was made, at ``rate``, in a step that nobody looked at."""
         self.pattern += "u"
         self.in_optimizer = False
         self.updates[number] = self.updates.get(number, 0) + 1
         self.gradients_used = True
-        if self._rate_leapt(number, rate):
+        if self._rate_leapt(number, rate_of(optimizer)):
             self.emit("rate_leapt", optimizer)
         self.steps.optimizer_stepped(number)
+        self._spent += _counter() - start
+        return True
 
     def optimizer_end(self, optimizer: Any) -> None:
         self.in_optimizer = False

@@ -1,7 +1,7 @@
 """A stretch of steps in which nothing is looked at: what happens is noted, and dealt with when it is over.
 
 Enters: the signals of a training that repeats itself: a batch, a backward, perhaps a clip, an update. Leaves: the same
-signals, told to the session one after another once the stretch is over, with the times they had.
+signals, told to the session all at once when the stretch is over, with the times they had.
 
 In a training whose host is busy all the time, code that runs a few times a step is in no cache, and every line of it
 takes ten times as long as it should. Here a signal is a comparison and an append; the session works a stretch of steps
@@ -63,7 +63,7 @@ class Stretch:
     graph lives longer for it: a training may end in the middle of a stretch, and the program go on for hours."""
 
     __slots__ = (
-        "_at", "_clips", "_left", "_losses", "_number", "_optimizer", "_passed", "_place", "_rate", "_session",
+        "_at", "_clips", "_key", "_left", "_losses", "_number", "_optimizer", "_passed", "_place", "_rate", "_session",
         "_stream", "_thread", "_until", "inside",
     )  # fmt: skip
 
@@ -72,6 +72,8 @@ class Stretch:
         self._number = number
         self._optimizer = weakref.ref(optimizer)
         self._clips = clips
+        self._key: tuple[int, int] | None = None
+        """Of what is clipped."""
         self._left = steps
         self._until = _counter() + MOST_NS
         self._thread = _thread()
@@ -123,8 +125,12 @@ class Stretch:
     def clipped(self, parameters: list[Any], norms: Norms | None) -> bool:
         if self._at != _BACKWARD or norms is None or not self._clips or norms.each.numel() != len(parameters):
             return False
+        key = id(parameters[0]), len(parameters)
+        self._key = self._key or key
+        if key != self._key:
+            return False  # others than before
         self._at = _CLIPPED
-        self._passed[-1] += ((id(parameters[0]), len(parameters)), norms)
+        self._passed[-1] += (key, norms)
         return True
 
     def begins(self, optimizer: Any) -> bool:
@@ -188,7 +194,7 @@ class Stretches:
         return Stretch(session, optimizer, number, steps, clips=clips) if steps > 1 else None
 
     def over(self, number: int, steps: Sequence[Passed]) -> None:
-        """A stretch is over: all that is done in a step that nobody looks at, for each of its steps."""
+        """A stretch is over: all that is done in a step that nobody looks at, for all of its steps."""
         session, start = self._session, _counter()
         self._replay(number, steps)
         # One that was begun in vain: the next is tried later and later.

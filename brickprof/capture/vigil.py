@@ -41,6 +41,7 @@ _SHARE = {"light": 0.15, "standard": 0.75, "deep": 1.0}
 _SHARE_BESIDE_NORMS = 0.08
 """Of tables where norms tell the rest: what comes of a table later costs as much again."""
 _LONGEST = 64
+_MOST_DOUBTS = 8
 _RECKON = 16
 _USUAL = 1.25
 """A look takes so many times the quickest one."""
@@ -109,12 +110,10 @@ Arrived = Callable[[int, Names, Any], None]
 """The step, the parameters that had a gradient, their statistics, or their norms."""
 Normal = Callable[[list[int], list[float]], None]
 """Steps, and the norm of all gradients of each, which is finite."""
+Usual = Callable[[list[float]], bool]
+"""Whether norms are finite, and not larger than one could expect."""
 Broken = Callable[[int, Names, list[float]], None]
 """The step, the parameters that had a gradient, and the norm of each: not all are finite."""
-
-
-def _finite(totals: list[float]) -> bool:
-    return math.isfinite(sum(totals))
 
 
 def _within(parameters: Sequence[torch.Tensor], seen: frozenset[int]) -> bool:
@@ -123,15 +122,18 @@ def _within(parameters: Sequence[torch.Tensor], seen: frozenset[int]) -> bool:
 
 
 class Vigil:
-    def __init__(self, session: Session, arrived: Arrived, normal: Normal, normed: Arrived, broken: Broken) -> None:
+    def __init__(
+        self, session: Session, arrived: Arrived, normal: Normal, normed: Arrived, broken: Broken, usual: Usual
+    ) -> None:
         self._session = session
         self._normed = normed
         self._by_norms = False
         """Whether norms of a clip stand in for some of the tables."""
+        self._doubts = 0
         self._arrived = arrived
         self._normal = normal
         self._broken = broken
-        self._totals = Several(_finite, self._known_norms, self._known_norm)
+        self._totals = Several(usual, self._known_norms, self._known_norm)
         self._stride = 1
         self._turns = 0
         self._last = -1
@@ -156,12 +158,28 @@ class Vigil:
 
     def wants(self, optimizer: Any) -> bool:
         """Whether the gradients that ``optimizer`` is about to apply are to be looked at; told by the ends of it."""
-        step, groups = self._session.step, optimizer.param_groups
-        if step % self._stride or self._last != step or not groups:
-            return not step % self._stride
+        step, covered = self._session.step, self._covers(optimizer)
+        if self._by_norms and not covered and not hands_off():
+            self._doubt()
+        return not covered and not step % self._stride
+
+    def _covers(self, optimizer: Any) -> bool:
+        """Whether what ``optimizer`` updates was looked at in this step, or the norms of it are held."""
+        groups = optimizer.param_groups
+        if self._last != self._session.step or not groups:
+            return False
         ends = {*map(id, groups[0]["params"][:1]), *map(id, groups[-1]["params"][-1:])}
         count = sum(len(group["params"]) for group in groups)
-        return not any(count <= len(seen) and ends <= seen for seen in self._covered)
+        return any(count <= len(seen) and ends <= seen for seen in self._covered)
+
+    def _doubt(self) -> None:
+        """Something was updated that nobody clipped: norms do not tell all. Where that happens again and again, they
+        stand in for no table any more."""
+        self._doubts += 1
+        if self._doubts >= _MOST_DOUBTS:
+            self._by_norms = False
+            self._session.cadence.relieve(False)
+            self._stride = 1  # until it is known what tables cost
 
     def take(self, parameters: Sequence[torch.Tensor], norms: Norms | None = None) -> None:
         """Looks at the gradients of ``parameters``, if it is time and they lie on a device."""
@@ -171,6 +189,7 @@ class Vigil:
         key = (id(parameters[0]), len(parameters)) if parameters else (0, 0)
         known = self._known_as(key, parameters) if norms is not None else None
         held = known is not None and known.alike and step % max(self._stride, ROWS_EVERY) != 0
+        held = held and self._doubts < _MOST_DOUBTS
         if (step % self._stride and not held) or not parameters or not parameters[0].is_cuda or hands_off():
             return
         if self._last != step:
@@ -178,7 +197,9 @@ class Vigil:
         elif any(_within(parameters, seen) for seen in self._covered):
             return  # clipping came before the update
         if held and known is not None and norms is not None:
-            self._by_norms = self._session.cadence.relieved = True
+            if not self._by_norms:
+                self._by_norms = True
+                self._session.cadence.relieve(True)
             self._hold([(step, now(), norms)], self._names(known, parameters))
             self._covered.append(self._groups[known.purpose])
             return
@@ -190,9 +211,13 @@ class Vigil:
     def passed(self, key: tuple[int, int], clips: Sequence[tuple[int, int, Norms]]) -> None:
         """The same for the clips of steps that are over, without a table, each with its step and time: of the
         parameters that ``key`` (the first, and how many) has stood for, all of which had a gradient."""
+        if not self._by_norms:
+            return  # tables tell what is told
         known = self._known_as(key, ())
-        if known is not None and known.alike and known.whole and self._by_norms:
+        if known is not None and known.alike and known.whole:
             self._hold(clips, known.names, passive=hands_off())
+        else:
+            self._session.readback.dropped += len(clips)
 
     def _hold(self, clips: Sequence[tuple[int, int, Norms]], names: Names, *, passive: bool = False) -> None:
         """Norms that clips have computed: enough to tell later whether, and where, something was not finite."""
@@ -200,11 +225,11 @@ class Vigil:
         valid = [each for each in clips if each[2].total._version == each[2].version]
         readback.dropped += len(clips) - len(valid)  # the script has written over them
         kept = [(norms.total, _Clip(step, names, norms.each), at) for step, at, norms in valid]
-        readback.keep_each(kept, self._totals, passive=passive)
+        readback.keep(kept, self._totals, passive=passive)
         if not passive:
             for step, _, norms in valid:
                 if step % ROWS_EVERY == 0:
-                    readback.keep_all(norms.each, partial(self._normed, step, names))
+                    readback.keep_row(norms.each, partial(self._normed, step, names))
 
     def _known_norms(self, clips: list[_Clip], totals: list[float]) -> None:
         self._normal([clip.step for clip in clips], totals)

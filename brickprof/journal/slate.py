@@ -53,13 +53,13 @@ class Slate:
         return len(self.kept) < ROOM
 
     def keep_all(self, losses: Sequence[Kept]) -> None:
-        """Stores as many as there is room for, which the caller has seen to, in one go."""
+        """Stores several in one go, no more than there is ``room`` for."""
         at, entries = _ENTRY * len(self.kept), bytearray()
         for loss in losses:
             body = _BODY.pack(*loss)
             entries += body
             entries += crc32(body).to_bytes(4, "little")
-        self._map[at : at + len(entries)] = bytes(entries)
+        self._map[at : at + len(entries)] = entries
         self.kept += losses
 
     @property

@@ -168,5 +168,8 @@ def number(value: Any) -> float | None:
     if type(value) is float:
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:  # a whole number that no run writes, but a file may hold
+            return math.inf if value > 0 else -math.inf
     return None
