@@ -22,8 +22,9 @@ from brickprof.contracts.verdicts import ContractResult, Verdict
 from brickprof.diagnosis import diagnose, keeping
 from brickprof.diagnosis.series import Series
 from brickprof.diagnosis.timeline import Timeline
-from brickprof.journal import errands
-from brickprof.records import Event
+from brickprof.journal import Journal, errands, write_meta
+from brickprof.records import Event, RunMeta
+from brickprof.reports import overview
 from brickprof.rules import declared, feasibility, handling, ledger
 from brickprof.rules.engine import Engine
 from brickprof.rules.gradflow import GradFlow
@@ -259,7 +260,9 @@ from brickprof.journal.sweep import Sweep
 import brickprof.journal.pages as pages
 pages._LONG = 0
 assert errands.possible()
-page, sweep = Page(Path(sys.argv[1]), 3), Sweep(Path(sys.argv[2]), "samples", ("step", "nan", "absmax"), piece=30_000)
+errands.alone()
+piece = int(sys.argv[4])
+page, sweep = Page(Path(sys.argv[1]), 3), Sweep(Path(sys.argv[2]), "samples", ("step", "nan", "absmax"), piece=piece)
 page.begin()
 assert page._errand is not None and sweep._beside is not None
 if sys.argv[3] == "killed":
@@ -267,7 +270,6 @@ if sys.argv[3] == "killed":
     for errand in (page._errand, sweep._beside._errand):
         os.kill(errand._process, signal.SIGKILL)
 assert sweep.whole == (sys.argv[3] != "damaged")
-assert not errands.possible()  # numpy is here now, and its threads
 import json, numpy as np
 told = {"events": repr(page.read()), "rows": sweep.rows, "checksum": sweep.checksum, "damage": repr(sweep.damage)}
 if sweep.whole:
@@ -298,14 +300,15 @@ linux = pytest.mark.skipif(
 
 @linux
 @pytest.mark.parametrize("how", ["whole", "killed", "damaged"])
-def test_what_another_process_reads_is_what_this_one_would(tmp_path, how):
+@pytest.mark.parametrize("piece", [30_000, 65_536])  # in and out of step with the pages of a file
+def test_what_another_process_reads_is_what_this_one_would(tmp_path, how, piece):
     from brickprof.journal.pages import read_events
     from brickprof.journal.sweep import Sweep
 
     events, samples = files(tmp_path, damaged=how == "damaged")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", BESIDE, str(events), str(samples), how],
+        [sys.executable, "-c", BESIDE, str(events), str(samples), how, str(piece)],
         capture_output=True, text=True, env=environment, check=False,
     )  # fmt: skip
     assert not done.stderr
@@ -484,3 +487,18 @@ def test_nothing_installed_that_speaks_of_us_is_found_by_a_look_at_files(tmp_pat
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, type("Finder", (), {"find_distributions": None})])
     assert plugins._mentioned(())
     plugins._mentioned.cache_clear()
+
+
+@pytest.mark.parametrize("kind", ["loss", "losses", "clip", "grad"])
+def test_numbers_that_no_float_holds_are_judged_all_the_same(tmp_path, kind):
+    """Nobody writes them; a file may hold them."""
+    journal, huge = Journal(tmp_path / "rank00000"), 10**400
+    losses = {"steps": [1, huge, True, 2], "micros": [0] * 4, "values": [1.0, 1.0, 1.0, huge], "times": [5, 6, 7, 8]}
+    journal.event(kind, 0, losses if kind == "losses" else {"value": huge, "norm": huge, "l2": huge, "max_norm": huge})
+    journal.event("optimizer", 0, {"lr": huge})
+    journal.close()
+    write_meta(tmp_path, RunMeta("k3f9", script="train.py"))
+    run = Run.open(tmp_path)
+    found = diagnose(run)
+    assert found.verdict is Verdict.FAIL or kind in ("grad", "clip")
+    assert json.loads(json.dumps(overview.facts(run, found)))["steps"] is not None

@@ -41,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gc.set_threshold(_SELDOM, *gc.get_threshold()[1:])
         if given and given[0] in _ONLY_READ:
             gc.disable()  # it holds on to nearly all that it makes until it ends, which is soon
+            from brickprof.journal import errands
+
+            errands.alone()
     held: list[object] = []
     try:
         code = _run(given or ["--help"], held)

@@ -4,7 +4,8 @@ Enters: a function that makes bytes. Leaves: these bytes; or None where the proc
 asks does the work itself.
 
 The process is forked, which is right only where there is nothing yet that a fork loses: in one with a single thread.
-That is a command that has just begun; where pyarrow or numpy are loaded, or a training runs, nothing is forked.
+That is a command that has just begun, and keeps numpy from having threads (``alone``); where a training runs, or
+somebody else has loaded numpy, nothing is forked.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ import os
 from collections.abc import Callable
 
 _TASKS = "/proc/self/task"
+
+
+def alone() -> None:
+    """Of a process that is about to read and to end: numpy, if it is loaded from now on, makes no threads."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def possible() -> bool:

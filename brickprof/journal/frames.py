@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
+from mmap import mmap
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -295,7 +296,7 @@ def _sealed(message: bytearray, seq: int, rows: int, first: int, last: int) -> b
     return bytes(message)
 
 
-def _frame_at(data: bytes | bytearray, view: memoryview, at: int, floor: int) -> Frame | None:
+def _frame_at(data: bytes | bytearray | mmap, view: memoryview, at: int, floor: int) -> Frame | None:
     """The frame whose text stands at ``at``, if it is whole and starts no earlier than ``floor``."""
     text = _TEXT.match(data, at)
     if not text:

@@ -29,7 +29,7 @@ _LONGEST_OBJECT = 500
 _DEEPEST = 16
 _WIDEST_INT = 10_000  # bits; beyond 4,300 digits Python refuses to print or parse one
 
-_FARTHEST = 1 << 63
+FARTHEST = 1 << 63
 """No step, no time and no number of a line is beyond what a table holds."""
 _FRAME = frozenset(("seq", "t", "kind", "step", "crc"))
 _ESCAPABLE = _FRAME | {"float"}
@@ -82,7 +82,7 @@ def decode(line: bytes, rank: int = 0) -> Event | None:
         del found["crc"]
         if not (type(kind) is str and type(seq) is type(time_ns) is type(step) is int):
             return None
-        if not (-_FARTHEST < step < _FARTHEST and -1 < seq < _FARTHEST and -1 < time_ns < _FARTHEST):
+        if not (-FARTHEST < step < FARTHEST and -1 < seq < FARTHEST and -1 < time_ns < FARTHEST):
             return None
         fields = _restored(found) if '"$' in text else found
         return Event(kind, step, fields, seq, time_ns, rank)

@@ -116,7 +116,7 @@ def _columns(bodies: list[bytes]) -> Columns | None:
     seqs, times, kinds, steps = ([fields.pop(name) for fields in found] for name in ("seq", "t", "kind", "step"))
     if any(set(map(type, column)) != {int} for column in (seqs, times, steps)) or set(map(type, kinds)) != {str}:
         return None
-    far = lines._FARTHEST
+    far = lines.FARTHEST
     if min(map(min, (seqs, times))) < 0 or min(steps) <= -far or max(map(max, (seqs, times, steps))) >= far:
         return None
     if b'"$' in text:

@@ -10,6 +10,7 @@ frame is told by the head of its message, which all frames of as many rows share
 
 from __future__ import annotations
 
+import mmap
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from brickprof.journal.damage import Damage
 from brickprof.journal.layout import shown
 from brickprof.journal.pieces import Column, Layout, Odd, Piece, Place, Stretch
 
+Bytes = bytearray | mmap.mmap
 _PIECE, _MARGIN = 2**24, 2**20
 _FEW = 16
 """Frames of a length below which their checksums are made one by one, and from which on a column is read whole."""
@@ -128,20 +130,28 @@ class Sweep:
     # -- reading
 
     def _begun(self) -> Beside | None:
-        """The process beside this one; None where there can be none."""
+        """The process beside this one; None where there can be none. What both need is loaded before there are two."""
         if not errands.possible():
             return None
-        buffer = bytearray()
+        import numpy as np  # noqa: F401
+        import pyarrow as pa  # noqa: F401
 
-        def take(number: int) -> Piece:
-            nonlocal buffer
-            buffer = buffer or self._buffer()
-            return self._taken(number * self._piece, buffer)
-
+        if not errands.possible():  # they have threads of their own
+            return None
         try:
-            return Beside(self._number, self.size, take)
+            return Beside(self._number, self.size, self._mapped)
         except (OSError, ValueError):
             return None
+
+    def _mapped(self, number: int) -> Piece:
+        """One piece, straight from the pages of the file. Who cuts it off meanwhile kills the process that reads so,
+        which is only for one beside this to risk."""
+        at = number * self._piece
+        if at % mmap.ALLOCATIONGRANULARITY:
+            return self._taken(at, self._buffer())
+        flags, size = mmap.MAP_PRIVATE | mmap.MAP_POPULATE, min(self._piece + _MARGIN, self.size - at)
+        with mmap.mmap(self._file, size, flags, mmap.PROT_READ, offset=at) as data, memoryview(data) as view:
+            return self._found(at, data, view)
 
     def _buffer(self) -> bytearray:
         return bytearray(min(self._piece + _MARGIN, self.size))
@@ -169,19 +179,22 @@ class Sweep:
             self._take(iter([number for number in range(self._number) if number not in self._pieces]))
 
     def _taken(self, at: int, buffer: bytearray) -> Piece:
-        """The frames that begin in one piece."""
         view = memoryview(buffer)[: min(len(buffer), self.size - at)]
         _fill(self._file, view, at)
+        return self._found(at, buffer, view)
+
+    def _found(self, at: int, data: Bytes, view: memoryview) -> Piece:
+        """The frames that begin in one piece, which stands ``at`` in the file."""
         limit = min(self._piece, self.size - at)
-        first = _first(buffer, len(view), limit) if at else self._opened(buffer, len(view))
+        first = _first(data, len(view), limit) if at else self._opened(data, len(view))
         piece = Piece(at + first, {name: [] for name in self._wanted})
-        self._keep(buffer, view, first, limit, at, piece)
+        self._keep(data, view, first, limit, at, piece)
         if piece.last - at < limit and (length := self._reaching(piece.last)):
             alone = bytearray(_taken(self._file, piece.last, length))
             self._keep(alone, memoryview(alone), 0, 1, piece.last, piece)
         return piece
 
-    def _keep(self, data: bytearray, view: memoryview, begin: int, limit: int, at: int, piece: Piece) -> None:
+    def _keep(self, data: Bytes, view: memoryview, begin: int, limit: int, at: int, piece: Piece) -> None:
         """Takes whole frames of ``data``, which stands ``at`` in the file, from ``begin`` to ``limit`` into a piece."""
         heads = list(_heads(data, begin, len(view), limit))
         checked = _check(data, view, begin, heads)
@@ -193,7 +206,7 @@ class Sweep:
         piece.checksum = _combined(piece.checksum, checked, size)
         piece.last += size
 
-    def _opened(self, buffer: bytearray, filled: int) -> int:
+    def _opened(self, buffer: Bytes, filled: int) -> int:
         """Where the first frame behind the one that says what the columns are begins."""
         import pyarrow as pa
 
@@ -212,7 +225,7 @@ class Sweep:
         sound = text is not None and text.start() == int(text[1]) and start + int(text[2]) <= self.size
         return int(text[2]) if text is not None and sound else 0
 
-    def _laid_out(self, data: bytearray, at: int, heads: list[_Head]) -> Iterator[Stretch]:
+    def _laid_out(self, data: Bytes, at: int, heads: list[_Head]) -> Iterator[Stretch]:
         """The frames as stretches of one length and layout."""
         now = Stretch(at, 0, 0, Layout(0, {}))
         for head in heads:
@@ -249,7 +262,16 @@ class Sweep:
             self.damage, found = _lost(tail, self.damage.where), crc32(tail, found)
         self.checksum = found
         self._stretches = [stretch for piece in pieces for stretch in piece.stretches]
-        for name in self._wanted:
+        # Half of them by another thread: that is copying, for which none needs the interpreter.
+        other = Thread(target=self._join_columns, args=(pieces, self._wanted[1::2]), name="brickprof-join")
+        other.start()
+        self._join_columns(pieces, self._wanted[::2])
+        other.join()
+        if len(self._columns) < len(set(self._wanted)):
+            raise Odd
+
+    def _join_columns(self, pieces: list[Piece], names: Sequence[str]) -> None:
+        for name in names:
             self._columns[name] = _joined([column for piece in pieces for column in piece.columns[name]])
 
     # -- fetching
@@ -304,7 +326,7 @@ class _Head(NamedTuple):
     digits: bytes
 
 
-def _first(data: bytearray, filled: int, limit: int) -> int:
+def _first(data: Bytes, filled: int, limit: int) -> int:
     """Where the first frame begins that begins in ``data``; ``limit`` where none does."""
     found = data.find(frames._MARK, 0, filled)
     while found >= 0:
@@ -316,7 +338,7 @@ def _first(data: bytearray, filled: int, limit: int) -> int:
     return limit
 
 
-def _heads(data: bytearray, at: int, filled: int, limit: int) -> Iterator[_Head]:
+def _heads(data: Bytes, at: int, filled: int, limit: int) -> Iterator[_Head]:
     """The frames, one behind the other, that begin from ``at`` to before ``limit`` and end in ``data``."""
     place = -1
     while at < limit:
@@ -333,7 +355,7 @@ def _heads(data: bytearray, at: int, filled: int, limit: int) -> Iterator[_Head]
         at += length
 
 
-def _check(data: bytearray, view: memoryview, at: int, heads: list[_Head]) -> int:
+def _check(data: Bytes, view: memoryview, at: int, heads: list[_Head]) -> int:
     """The checksum of some frames; raises where one of them is not what was written."""
     found, start = 0, at
     sizes = {head.length for head in heads} | {head.length - head.text for head in heads}
@@ -429,7 +451,7 @@ def _kinds(name: str) -> dict[str, Any]:
     return {f.name: f.type.to_pandas_dtype() if pa.types.is_primitive(f.type) else None for f in fields}
 
 
-def _cut(data: bytearray, view: memoryview, stretches: list[Stretch], name: str, table: str) -> Column:
+def _cut(data: Bytes, view: memoryview, stretches: list[Stretch], name: str, table: str) -> Column:
     """One column of stretches that are in memory."""
     import numpy as np
 
@@ -451,7 +473,7 @@ def _cut(data: bytearray, view: memoryview, stretches: list[Stretch], name: str,
     return Column(rows, values)
 
 
-def _with_gaps(data: bytearray, stretch: Stretch, name: str, table: str) -> Column:
+def _with_gaps(data: Bytes, stretch: Stretch, name: str, table: str) -> Column:
     import numpy as np
 
     place, rows, number = stretch.layout.places[name], stretch.layout.rows, stretch.number

@@ -67,24 +67,27 @@ def enter(ledger: Ledger, event: Event) -> None:
 
 
 def skimmed(ledger: Ledger, events: Sequence[Event]) -> Sequence[Event]:
-    """Of finite losses and updates that were made, those that are still to be entered.
+    """Of finite losses and updates that were made, those that are still to be entered: up to the last of a step that is
+    known, and of the last steps.
 
     The others are of steps that would be forgotten before the last of them is entered: they are counted here.
     """
     steps = [event.step for event in events]
-    kept = sorted(set(steps))[-_RECENT_STEPS:]
-    ascending = not any(map(gt, steps, steps[1:]))
-    if len(kept) < _RECENT_STEPS or not ascending or steps[0] <= max(ledger.steps, default=steps[0] - 1):
+    if any(map(gt, steps, steps[1:])):
+        return events
+    new = next((place for place in range(len(steps), 0, -1) if steps[place - 1] in ledger.steps), 0)
+    kept = sorted(set(steps[new:]))[-_RECENT_STEPS:]
+    if len(kept) < _RECENT_STEPS:
         return events
     cut = bisect_left(steps, kept[0])
-    losses = [event.step for event in events[:cut] if event.kind == "loss"]
+    losses = [event.step for event in events[new:cut] if event.kind == "loss"]
     if losses:
         ledger.finite_losses += len(losses)
         ledger.last_loss = max(ledger.last_loss, losses[-1])
         ledger.last_finite_loss = max(ledger.last_finite_loss, losses[-1])
-    if len(losses) < cut:
+    if len(losses) < cut - new:
         ledger.optimizers, ledger.skipped_in_a_row = True, 0
-    return events[cut:]
+    return [*events[:new], *events[cut:]]
 
 
 def _on_loss(ledger: Ledger, step: Step, event: Event) -> None:

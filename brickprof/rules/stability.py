@@ -32,6 +32,8 @@ CONTRACT = "C-TRAINSTABLE-001"
 _KEPT = 512
 _SETTLED_AFTER = 64
 _CONCERNED = ledger.KINDS | sightings.KINDS
+_PLAIN = {"loss": "value", "clip": "norm", "optimizer": "skipped"}
+"""What most events of a run are, and the field that says whether there is something to one."""
 
 
 class Stability:
@@ -70,21 +72,19 @@ class Stability:
 
     def follow(self, many: Many) -> None:
         """What feeding them one by one comes to; plain losses and updates wait until something else is told."""
+        plain, isfinite = _PLAIN, math.isfinite
         for record in many.records:
-            if not (type(record) is Event and self._plain(record)):
-                self.feed(record)
-
-    def _plain(self, event: Event) -> bool:
-        """Keeps an event that concerns nothing but the ledger, or nothing at all: whether it is one."""
-        kind = event.kind
-        if event.rank < 0:
-            return False
-        if (kind == "loss" and _finite(event, "value")) or (kind == "optimizer" and not event.fields.get("skipped")):
-            if event.rank not in self._ranks:
-                self._ranks[event.rank] = Ledger()
-            self._waiting.append(event)
-            return True
-        return kind == "clip" and _finite(event, "norm")
+            if type(record) is Event and record.kind in plain and record.rank >= 0:
+                kind = record.kind
+                value = record.fields.get(plain[kind])
+                # A clip of a finite norm concerns nothing; a finite loss and an update that was made the ledger alone.
+                if not value if kind == "optimizer" else type(value) is float and isfinite(value):
+                    if kind != "clip":
+                        if record.rank not in self._ranks:
+                            self._ranks[record.rank] = Ledger()
+                        self._waiting.append(record)
+                    continue
+            self.feed(record)
 
     def _catch_up(self) -> None:
         """Enters what waited."""
@@ -341,11 +341,6 @@ class Stability:
             CONTRACT, "nonfinite", Severity.ERROR, symptom, first, first, self._where(origin), "block",
             number_of, evidence, details,
         )  # fmt: skip
-
-
-def _finite(event: Event, name: str) -> bool:
-    value = event.fields.get(name)
-    return type(value) is float and math.isfinite(value)
 
 
 def _key(anomaly: Anomaly) -> Key:

@@ -29,6 +29,7 @@ from brickprof.journal import (
     schema,
 )
 from brickprof.journal.frames import empty
+from brickprof.journal.lines import FARTHEST
 from brickprof.journal.pages import Page
 from brickprof.journal.sweep import Sweep
 from brickprof.records import PHASES, ROLES, Event, Record, Sample, Span
@@ -212,7 +213,7 @@ def unpacked(event: Event) -> Iterable[Event]:
     return [
         Event("loss", step, {"value": value, "micro": micro}, event.seq, time_ns, event.rank)
         for step, micro, value, time_ns in zip(*columns, strict=False)
-        if isinstance(step, int) and isinstance(time_ns, int)
+        if type(step) is type(time_ns) is int and abs(step) < FARTHEST and 0 <= time_ns < FARTHEST
     ]
 
 
