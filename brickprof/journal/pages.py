@@ -97,9 +97,9 @@ def _at_once(data: bytes) -> Columns | None:
     bodies = [line[:-size] for line in written]
     # Of all lines at once: what each of them would have to end with, beside what they do.
     ends = b',"crc":"%08x"}' * len(bodies) % tuple(map(crc32, bodies))
-    if ends != b"".join([line[-size:] for line in written]) or not all(
-        body.startswith(lines._START) for body in bodies
-    ):
+    if ends != b"".join([line[-size:] for line in written]):
+        return None
+    if not data.startswith(lines._START) or data.count(b"\n" + lines._START) != len(written) - 1:
         return None
     try:
         return _columns(bodies)
@@ -120,8 +120,6 @@ def _columns(bodies: list[bytes]) -> Columns | None:
     if min(map(min, (seqs, times))) < 0 or min(steps) <= -far or max(map(max, (seqs, times, steps))) >= far:
         return None
     if b'"$' in text:
-        found = [
-            lines._restored(fields) if b"$" in body and b'"$' in body else fields
-            for fields, body in zip(found, bodies, strict=True)
-        ]
+        for place in [place for place, body in enumerate(bodies) if b"$" in body and b'"$' in body]:
+            found[place] = lines._restored(found[place])
     return kinds, steps, found, seqs, times
