@@ -95,12 +95,14 @@ def _mentioned(path: tuple[str, ...]) -> bool:
     Where something may be installed in a way that is not plain files in a folder, it says so too.
     """
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
-    if any(finder is not PathFinder for finder in finders) or any(map(os.path.isfile, path)):
+    if any(finder is not PathFinder for finder in finders) or {*map(type, path)} - {str}:
+        return True
+    if any(map(os.path.isfile, path)):
         return True
     for root in path:
         try:
             names = os.listdir(root or ".")
-        except OSError:
+        except (OSError, ValueError):
             continue
         if root.endswith(".egg") or any(GROUP in _entry_points(root, name) for name in names):
             return True

@@ -349,6 +349,146 @@ print("once")
     assert (done.returncode, done.stdout) == (0, "once\n")
 
 
+def python(code, *arguments, **options):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True, text=True, env=environment, check=False, **options,
+    )  # fmt: skip
+
+
+LIVE = """
+import sys
+from pathlib import Path
+import brickprof.journal.pages as pages
+from brickprof.journal import Journal
+from brickprof.run import Run
+pages._LONG = 0
+folder = Path(sys.argv[1])
+journal = Journal(folder / "rank00000")
+for step in range(100):
+    journal.event("loss", step, {"value": 1.0, "micro": 0})
+for step in range(100, 110):
+    journal.loss(step, 0, 2.0, 10**18 + step)
+journal._rest()  # one thread, as in a command
+run = Run.open(folder)
+run.read_ahead()
+page = run.parts[-1]._load_events.__closure__
+assert any(isinstance(cell.cell_contents, pages.Page) and cell.cell_contents._errand for cell in page)
+if sys.argv[2] == "goes on":
+    journal.loss(110, 0, 3.0, 10**18 + 10**9)  # those on the slate go into the file
+elif sys.argv[2] == "ends":
+    journal.close()
+print(sorted(run.events.step.tolist())[-1], len(run.events))
+"""
+
+
+@linux
+@pytest.mark.parametrize(("what", "told"), [("stays", "109 110"), ("goes on", "110 111"), ("ends", "109 110")])
+def test_a_run_that_goes_on_while_it_is_read_has_no_hole(tmp_path, what, told):
+    from brickprof.journal import write_meta
+
+    write_meta(tmp_path, RunMeta("k3f9", script="train.py"))
+    done = python(LIVE, tmp_path, what)
+    assert done.stdout.strip() == told, done.stderr
+
+
+ERRAND = """
+import os, signal, sys, time
+from brickprof.journal.errands import Errand
+for stream in map(int, sys.argv[2:]):
+    os.close(stream)
+def work():
+    if sys.argv[1] == "stops":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if sys.argv[1] == "raises":
+        raise KeyboardInterrupt
+    return b"made"
+errand = Errand(work)
+found = errand.answer(0.5)
+with open(os.environ["SAID"], "w") as file:
+    file.write(repr(found))
+"""
+
+
+@linux
+@pytest.mark.parametrize(
+    ("how", "closed", "found"),
+    [("works", "", b"made"), ("works", "0", b"made"), ("works", "0 1 2", b"made"), ("works", "2", b"made"),
+     ("stops", "", None), ("raises", "", None)],
+)  # fmt: skip
+def test_an_errand_is_run_or_left_to_who_asks(tmp_path, monkeypatch, how, closed, found):
+    monkeypatch.setenv("SAID", str(tmp_path / "said"))
+    python(ERRAND, how, *closed.split(), timeout=60)
+    assert (tmp_path / "said").read_text() == repr(found)
+
+
+@linux
+def test_of_many_ranks_only_some_are_read_ahead(tmp_path):
+    from brickprof.journal import write_meta
+
+    for rank in range(6):
+        journal = Journal(tmp_path / f"rank{rank:05d}")
+        journal.event("loss", 0, {"value": 1.0})
+        journal.close()
+    write_meta(tmp_path, RunMeta("k3f9", script="train.py"))
+    code = """
+import os, sys
+import brickprof.journal.pages as pages
+from brickprof.run import Run
+pages._LONG, forks, fork = 0, [], os.fork
+os.fork = lambda: forks.append(1) or fork()
+run = Run.open(sys.argv[1])
+run.read_ahead()
+print(len(forks), len(run.events))
+"""
+    done = python(code, tmp_path)
+    assert done.stdout.strip() == "2 6", done.stderr
+
+
+def test_where_no_thread_is_to_be_had_who_asks_does_it_alone(tmp_path, monkeypatch):
+    from test_quick_reading import written
+
+    from brickprof.journal import sweep as module
+
+    def refused(self):
+        raise RuntimeError("can't start new thread")
+
+    written(tmp_path / "samples.arrow", [100] * 40)
+    monkeypatch.setattr(errands, "possible", lambda: False)
+    plain = module.Sweep(tmp_path / "samples.arrow", "samples", ("step", "l2"), piece=30_000)
+    assert plain.whole
+    monkeypatch.setattr(module.Thread, "start", refused)
+    found = module.Sweep(tmp_path / "samples.arrow", "samples", ("step", "l2"), piece=30_000)
+    assert found.whole and found.checksum == plain.checksum
+    assert found.column("l2").values.tolist() == plain.column("l2").values.tolist()
+
+
+def test_a_path_that_is_no_text_is_looked_at_properly(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/none/such")])
+    plugins._mentioned.cache_clear()
+    assert plugins._mentioned(tuple(sys.path))
+    plugins._mentioned.cache_clear()
+
+
+def test_a_rule_that_catches_everything_is_asked_again():
+    class Greedy:
+        contract = "C-CLIP-001"
+
+        def judge(self, story, contract):
+            try:
+                seen = len(story.grid("grad", 0))
+            except BaseException:
+                seen = -1
+            return ContractResult(self.contract, Verdict.PASS, str(seen), "", "")
+
+    engine = Engine([Greedy()])
+    engine.story.partial = True
+    engine.judge_early()
+    engine.story.partial = False
+    assert [result.observed for result in engine.results()] == ["0"]
+
+
 def test_where_there_is_no_proc_nothing_is_forked(monkeypatch):
     monkeypatch.setattr(errands, "_TASKS", "/none/such")
     assert not errands.possible()

@@ -1,8 +1,8 @@
 """Pieces of a long file that two processes take, this one and one beside it (``errands``).
 
-Enters: the number of pieces, and what takes one of them. Leaves: the pieces that the other process took; those that it
-did not take, because it was slow, was killed or met something odd, are left to this one. Arrays lie in memory that both
-see, at the place that their bytes have in the file; all else is JSON.
+Enters: the number of pieces, and what takes one of them. Leaves: the pieces that the other process took; where it was
+killed or met something odd, all are left to this one. Arrays lie in memory that both see, at the place that their bytes
+have in the file; all else is JSON.
 """
 
 from __future__ import annotations
@@ -30,11 +30,15 @@ class Beside:
     def __init__(self, pieces: int, size: int, take: Callable[[int], Piece]) -> None:
         if pieces > _MOST:
             raise OSError("too many pieces")
-        self._memory = mmap.mmap(-1, size)
+        self._memory, self._owner = mmap.mmap(-1, size), os.getpid()
         self._turns, hand_out = os.pipe()
         os.write(hand_out, b"".join(number.to_bytes(_WIDTH, "little") for number in range(pieces)))
         os.close(hand_out)
-        self._errand = Errand(lambda: self._work(take))
+        try:
+            self._errand = Errand(lambda: self._work(take))
+        except OSError:
+            os.close(self._turns)
+            raise
 
     def turns(self) -> Iterator[int]:
         """The numbers of pieces that nobody has begun."""
@@ -51,7 +55,8 @@ class Beside:
 
     def _work(self, take: Callable[[int], Piece]) -> bytes:
         os.nice(_POLITE)
-        return b"\n".join(self._written(number, take(number)) for number in self.turns())
+        wanted = (number for number in self.turns() if os.getppid() == self._owner)  # else nobody is left to ask
+        return b"\n".join(self._written(number, take(number)) for number in wanted)
 
     def _written(self, number: int, piece: Piece) -> bytes:
         layouts = list({id(stretch.layout): stretch.layout for stretch in piece.stretches}.values())

@@ -11,9 +11,19 @@ somebody else has loaded numpy, nothing is forked.
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Callable
+from contextlib import suppress
+
+with suppress(ImportError):  # not Linux: then nothing is forked
+    import fcntl
 
 _TASKS = "/proc/self/task"
+_STREAMS = (0, 1, 2)
+_PATIENCE = 60.0
+"""Seconds that a process gets which is stopped, or waits for a disk; then its work is done where it is asked for."""
+_MOMENT = 0.0005
 
 
 def alone() -> None:
@@ -29,35 +39,62 @@ def possible() -> bool:
         return False
 
 
+def _memory() -> int:
+    """A file without a name, and with a number that no stream has: where one of those is closed, it would be free."""
+    made = os.memfd_create("brickprof-errand")
+    if made > _STREAMS[-1]:
+        return made
+    try:
+        return fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, _STREAMS[-1] + 1)
+    finally:
+        os.close(made)
+
+
 class Errand:
     """Begins when it is made; ``OSError`` where no process can be had."""
 
     def __init__(self, work: Callable[[], bytes]) -> None:
-        self._file = os.memfd_create("brickprof-errand")
+        self._file, this = _memory(), os.getpid()
         try:
             self._process = os.fork()
+            if not self._process:
+                self._do(work)
         except OSError:
             os.close(self._file)
             raise
-        if not self._process:
-            self._do(work)
+        finally:
+            if os.getpid() != this:  # interrupted before it began
+                os._exit(1)
 
-    def answer(self) -> bytes | None:
-        """What the work made, when it is done. To be asked for once."""
-        try:
-            failed = os.waitpid(self._process, 0)[1]
-        except ChildProcessError:  # somebody else has waited for it: nobody knows how it ended
-            failed = 1
+    def answer(self, seconds: float = _PATIENCE) -> bytes | None:
+        """What the work made, when it is done; one that takes longer than ``seconds`` from now on is ended. To be asked
+        for once."""
+        failed = self._ended(time.monotonic() + seconds)
         with os.fdopen(self._file, "rb") as file:
             file.seek(0)
             return None if failed else file.read()
+
+    def _ended(self, deadline: float) -> int:
+        """How it ended, when it has; 0 is well."""
+        try:
+            while True:
+                process, status = os.waitpid(self._process, os.WNOHANG)
+                if process:
+                    return status
+                if time.monotonic() > deadline:
+                    os.kill(self._process, signal.SIGKILL)
+                    os.waitpid(self._process, 0)
+                    return 1
+                time.sleep(_MOMENT)
+        except ChildProcessError:  # somebody else has waited for it: nobody knows how
+            return 1
 
     def _do(self, work: Callable[[], bytes]) -> None:
         """Never returns: nothing of what this process was about to do is done in the other one."""
         code = 1  # then it is done again, where somebody can be told what is wrong
         try:
             nowhere = os.open(os.devnull, os.O_RDWR)
-            for stream in (0, 1, 2):
+            for stream in _STREAMS:
                 os.dup2(nowhere, stream)  # who waits for the end of our output does not wait for this
             made = memoryview(work())
             while made:

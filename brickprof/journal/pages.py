@@ -34,21 +34,36 @@ class Page:
     def __init__(self, path: Path, rank: int) -> None:
         self._path, self._rank = path, rank
         self._errand: Errand | None = None
+        self._state: tuple[int, ...] | None = None
+        """Of the file, when it was begun."""
 
-    def begin(self) -> None:
-        """Begins to read it beside whatever else is done, where it is long and that may be (``errands``)."""
+    def begin(self) -> bool:
+        """Begins to read it beside whatever else is done, where it is long and that may be (``errands``): whether it
+        does."""
         with suppress(OSError):
             if self._errand is None and errands.possible() and self._path.stat().st_size >= _LONG:
+                self._state = self._now()
                 self._errand = Errand(lambda: _packed(self._path))
+        return self._errand is not None
 
     def read(self) -> tuple[list[Event], Damage]:
         """Every whole event, in the order written, and what was lost. A missing file is empty."""
         errand, self._errand = self._errand, None
         told = errand.answer() if errand is not None else None
-        if told is None:
-            return read_events(self._path, self._rank)
-        with _uncollected():
-            return _made(marshal.loads(told), self._rank), Damage(shown(self._path))
+        # Of a file that somebody still writes, what was read a while ago is too old: losses lie on the slate until they
+        # stand in the file, and would be in neither.
+        if told and self._now() == self._state:
+            with suppress(EOFError, ValueError, TypeError), _uncollected():
+                return _made(marshal.loads(told), self._rank), Damage(shown(self._path))
+        return read_events(self._path, self._rank)
+
+    def _now(self) -> tuple[int, ...] | None:
+        """What changes when the file does; None where there is none."""
+        try:
+            state = self._path.stat()
+        except OSError:
+            return None
+        return state.st_ino, state.st_size, state.st_mtime_ns
 
 
 def read_events(path: Path, rank: int) -> tuple[list[Event], Damage]:

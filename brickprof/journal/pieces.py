@@ -14,6 +14,8 @@ class Place(NamedTuple):
 
 
 class Layout(NamedTuple):
+    """How a frame is laid out."""
+
     rows: int
     places: dict[str, Place]
 

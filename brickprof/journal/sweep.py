@@ -13,7 +13,8 @@ from __future__ import annotations
 import mmap
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from threading import Lock, Thread
@@ -55,10 +56,7 @@ class Sweep:
         self._number = -(-self.size // piece)
         self._beside = self._begun()
         self._turns = iter(range(self._number)) if self._beside is None else self._beside.turns()
-        self._thread: Thread | None = None
-        if self._beside is None:
-            self._thread = Thread(target=self._work, name="brickprof-sweep", daemon=True)
-            self._thread.start()
+        self._thread = _started(self._work, "brickprof-sweep") if self._beside is None else None
 
     def __del__(self) -> None:
         os.close(self._file)
@@ -76,6 +74,7 @@ class Sweep:
                 except (Odd, OSError):
                     self._odd = True
                 self._pieces.clear()
+                self._beside = None
         return not self._odd
 
     @property
@@ -164,7 +163,7 @@ class Sweep:
             buffer = bytearray()
             for number in numbers:
                 if self._odd:
-                    return
+                    continue  # nobody is to take it
                 buffer = buffer or self._buffer()
                 self._pieces[number] = self._taken(number * self._piece, buffer)
         except Exception:  # of a file that may hold anything
@@ -175,6 +174,8 @@ class Sweep:
         if self._thread is not None:
             self._thread.join()
         if self._beside is not None:
+            if self._odd:
+                self._take(self._turns)
             self._pieces |= self._beside.taken()
             self._take(iter([number for number in range(self._number) if number not in self._pieces]))
 
@@ -262,17 +263,19 @@ class Sweep:
             self.damage, found = _lost(tail, self.damage.where), crc32(tail, found)
         self.checksum = found
         self._stretches = [stretch for piece in pieces for stretch in piece.stretches]
-        # Half of them by another thread: that is copying, for which none needs the interpreter.
-        other = Thread(target=self._join_columns, args=(pieces, self._wanted[1::2]), name="brickprof-join")
-        other.start()
-        self._join_columns(pieces, self._wanted[::2])
-        other.join()
+        # By two threads: that is copying, for which none needs the interpreter.
+        names = iter(self._wanted)
+        other = _started(lambda: self._join_columns(pieces, names), "brickprof-join")
+        self._join_columns(pieces, names)
+        if other is not None:
+            other.join()
         if len(self._columns) < len(set(self._wanted)):
             raise Odd
 
-    def _join_columns(self, pieces: list[Piece], names: Sequence[str]) -> None:
-        for name in names:
-            self._columns[name] = _joined([column for piece in pieces for column in piece.columns[name]])
+    def _join_columns(self, pieces: list[Piece], names: Iterator[str]) -> None:
+        with suppress(Exception):  # out of memory, say: then the slow way tries
+            for name in names:
+                self._columns[name] = _joined([column for piece in pieces for column in piece.columns[name]])
 
     # -- fetching
 
@@ -523,6 +526,16 @@ def _lost(tail: bytes, where: str) -> Damage:
         raise Odd  # damage with more behind it
     headers = list(frames._TEXT.finditer(tail))
     return Damage(where, len(tail), sum(int(header[5]) for header in headers) if headers else None)
+
+
+def _started(work: Callable[[], None], name: str) -> Thread | None:
+    """A thread that does ``work``; None where none is to be had, and whoever asks for it does it alone."""
+    thread = Thread(target=work, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
 
 
 def _taken(file: int, at: int, size: int) -> bytes:

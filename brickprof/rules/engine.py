@@ -134,8 +134,11 @@ class Engine:
         """
         for place, rule in enumerate(self._rules):
             if hasattr(rule, "judge") and not hasattr(rule, "feed") and self._concerns(rule):
+                self.story.refused = False
                 with suppress(NotYet, Exception):
-                    self._early[place] = rule.judge(self.story, self.terms.contract(rule.contract))
+                    judged = rule.judge(self.story, self.terms.contract(rule.contract))
+                    if not self.story.refused:  # and it did not catch that and go on
+                        self._early[place] = judged
 
     def results(self, run: Run | None = None) -> list[ContractResult]:
         """One result for each contract: several rules may watch one, each an obligation of it."""

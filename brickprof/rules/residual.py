@@ -84,9 +84,8 @@ def profiles(story: Story, rank: int, contract: Contract) -> list[Profile]:
     grid = story.grid("grad", rank)
     if not len(grid):
         return []
-    whole = np.count_nonzero(np.isfinite(grid.l2), axis=1) > 0.5 * len(
-        grid.tensors
-    )  # after a run broke there is nothing to compare
+    # After a run broke there is nothing to compare.
+    whole = np.count_nonzero(np.isfinite(grid.l2), axis=1) > 0.5 * len(grid.tensors)
     settled = np.flatnonzero(whole & (grid.steps >= contract.threshold("updates_before")))
     chosen = settled if len(settled) >= contract.threshold("looks") else np.flatnonzero(whole)
     if not len(chosen):

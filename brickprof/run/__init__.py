@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Run"]
 
 _AT_ONCE = 2
-"""Ranks whose samples are read at a time before anybody asks for them."""
+"""Files that are read at a time before anybody asks for them."""
 
 
 class Run:
@@ -158,7 +158,7 @@ class Run:
         """Begins to read what takes longest, beside whatever else is done."""
         begun = 0
         for part in self._parts.values():
-            begun += begun < _AT_ONCE and part.read_ahead()
+            begun += part.read_ahead() if begun < _AT_ONCE else 0
 
     @property
     def on_its_way(self) -> bool:

@@ -56,7 +56,7 @@ class Part:
         events: Callable[[], tuple[list[Event], Damage]],
         table: Callable[[str], tuple[Any, Damage]],
         sampled: Path | None = None,
-        ahead: Callable[[], None] | None = None,
+        ahead: Callable[[], bool] | None = None,
     ) -> None:
         self.rank = rank
         self._load_events = events
@@ -102,11 +102,10 @@ class Part:
         except OSError:
             return None
 
-    def read_ahead(self) -> bool:
-        """Begins to read beside whatever else is done what is long: whether samples are."""
-        if self._ahead is not None and "written" not in self.__dict__:
-            self._ahead()
-        return self._sweep is not None
+    def read_ahead(self) -> int:
+        """Begins to read what is long beside whatever else is done: how many files."""
+        begun = self._ahead is not None and "written" not in self.__dict__ and self._ahead()
+        return begun + (self._sweep is not None)
 
     @property
     def on_its_way(self) -> bool:

@@ -55,6 +55,8 @@ class Story:
         self.names = Names()
         self.partial = False
         """Whether samples and spans are still on their way: who asks for them is told ``NotYet``."""
+        self.refused = False
+        """Whether somebody was told so."""
         self._depth = Depth()
         self._use = Use()
         self._run: Run | None = None
@@ -144,6 +146,7 @@ class Story:
 
     def _have_all(self) -> None:
         if self.partial:
+            self.refused = True
             raise NotYet
 
     @property
