@@ -361,8 +361,9 @@ LIVE = """
 import sys
 from pathlib import Path
 import brickprof.journal.pages as pages
-from brickprof.journal import Journal
+from brickprof.journal import Journal, errands
 from brickprof.run import Run
+errands.alone()
 pages._LONG = 0
 folder = Path(sys.argv[1])
 journal = Journal(folder / "rank00000")
@@ -405,7 +406,7 @@ def work():
         raise KeyboardInterrupt
     return b"made"
 errand = Errand(work)
-found = errand.answer(0.5)
+found = errand.answer(0.5 if sys.argv[1] == "stops" else 60)
 with open(os.environ["SAID"], "w") as file:
     file.write(repr(found))
 """
