@@ -326,8 +326,8 @@ class Cadence:
             if way in _ROW_WAYS:
                 stride = max(stride, min(self._floor, _LONGEST[way]))
             # A stride shrinks only where there is clear room: no flutter between two values.
-            before_it = self.stride[way]
-            if stride > before_it or stride * 4 <= before_it or stride == 1 or before_it > longest:
+            current = self.stride[way]
+            if stride > current or stride * 4 <= current or stride == 1 or current > longest:
                 self.stride[way] = stride
             left = max(left - cost / self.stride[way], 0.05 * whole)
         self.least = min(stride for way, stride in self.stride.items() if self.level != "light" or way in _LIGHT)
