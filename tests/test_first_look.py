@@ -19,7 +19,7 @@ from brickprof import plugins
 from brickprof.cli import _showing, app
 from brickprof.contracts import catalogue, registry
 from brickprof.contracts.verdicts import ContractResult, Verdict
-from brickprof.diagnosis import diagnose, keeping
+from brickprof.diagnosis import course_facts, diagnose, keeping
 from brickprof.diagnosis.series import Series
 from brickprof.diagnosis.timeline import Timeline
 from brickprof.journal import Journal, errands, write_meta
@@ -358,7 +358,7 @@ def python(code, *arguments, **options):
 
 
 LIVE = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 import brickprof.journal.pages as pages
 from brickprof.journal import Journal, errands
@@ -371,7 +371,9 @@ for step in range(100):
     journal.event("loss", step, {"value": 1.0, "micro": 0})
 for step in range(100, 110):
     journal.loss(step, 0, 2.0, 10**18 + step)
-journal._rest()  # one thread, as in a command
+journal._rest()
+while len(os.listdir("/proc/self/task")) > 1:  # one thread, as in a command: one that was joined may still be leaving
+    time.sleep(0.001)
 run = Run.open(folder)
 run.read_ahead()
 cells = [cell.cell_contents for cell in run.parts[-1]._load_events.__closure__]
@@ -609,6 +611,56 @@ def test_early_rules_are_those_that_ask_for_events_alone(tmp_path):
     assert Samples.asked == 2 and told[2].why == "the rule failed: ValueError: always"
     engine.feed(Event("loss", 99, {"value": 1.0}, 10**6, 2 * 10**18))
     assert engine._result(0, engine._rules[0], run).observed != told[0].observed
+
+
+def test_a_run_that_was_captured_does_not_wait_for_what_reads_logs(tmp_path):
+    from test_quick_reading import recorded
+
+    program = (
+        "import sys; from brickprof.cli import app\n"
+        "code = app.main(['show', sys.argv[1]])\n"
+        "print(code, [name for name in sys.modules if name.startswith(('brickprof.logs', 'brickprof.rules.log_'))])"
+    )
+    folder = recorded(tmp_path / "run", 1)
+    done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 ['brickprof.rules.log_lacks']", done.stdout
+
+
+def test_rules_for_logs_are_the_ones_in_files_called_so():
+    """The engine leaves out files by their name, and asks a rule only afterwards what tells it."""
+    found = plugins.discover("brickprof.rules", leave_out=("story",))
+    for attribute in ("RULE", "RULES"):
+        for name, told in found.exports(attribute).items():
+            for rule in told if attribute == "RULES" else (told,):
+                assert (getattr(rule, "told_by", "capture") == "log") == name.startswith("log_"), rule
+
+
+def test_rules_for_logs_take_their_places_when_a_log_speaks():
+    engine, whole = Engine(), Engine()
+    log = Event("log", 0, {"format": "text", "rows": 1}, 1, 1, -1)
+    whole.story.feed(log)
+    whole._complete()
+    kinds = [type(rule) for rule in engine._rules]
+    assert kinds == [kind for kind in map(type, whole._rules) if getattr(kind, "told_by", "") != "log"]
+    before = {type(rule): rule for rule in engine._rules}
+    broken = next(place for place, rule in enumerate(engine._rules) if isinstance(rule, Process))
+    engine._fails(broken, ValueError("before the log"))
+    engine.feed(log)
+    assert [type(rule) for rule in engine._rules] == [type(rule) for rule in whole._rules] != kinds
+    assert all(rule is before[type(rule)] for rule in engine._rules if type(rule) in before)
+    assert [type(engine._rules[place]) for place in engine._failed] == [Process]
+    assert Process not in [type(engine._rules[place]) for place, _ in engine._feeds]
+    (place,) = engine._failed
+    assert engine._result(place, engine._rules[place], None).why == "the rule failed: ValueError: before the log"
+    assert [result.id for result in engine.results()] == [result.id for result in whole.results()]
+
+
+@pytest.mark.parametrize("values", [[1.0], [3.0, 1.0], [1.0, 2.0, 9.0], [1e308, 1.5e308, 1.7e308], [5e-324, 1.0]])
+def test_a_cell_shows_what_is_furthest_from_the_median(values):
+    told = course_facts._telling(np.asarray(values))
+    with np.errstate(over="ignore"):
+        furthest = max(values, key=lambda value: abs(value - float(np.median(np.asarray(values) / 4)) * 4))
+    assert told == float(f"{furthest:.6g}")
 
 
 def test_nothing_installed_that_speaks_of_us_is_found_by_a_look_at_files(tmp_path, monkeypatch):

@@ -70,10 +70,12 @@ def _telling(values: Any) -> Value | None:
     """What is not finite, else the value furthest from the middle of all: a spike stays a spike."""
     if not len(values):
         return None
-    broken = values[~np.isfinite(values)]
-    if len(broken):
-        return _word(broken[0])
-    return _word(values[int(np.argmax(np.abs(values - np.median(values))))])
+    finite = np.isfinite(values)
+    if not finite.all():
+        return _word(values[~finite][0])
+    ordered = np.sort(values)  # quicker than a median, of so few
+    middle = ordered[(len(values) - 1) // 2] / 2 + ordered[len(values) // 2] / 2
+    return _word(values[int(np.argmax(np.abs(values - middle)))])
 
 
 def _word(value: Any) -> Value:
@@ -107,9 +109,9 @@ def _layers(grid: Grid) -> list[dict[str, Any]]:
 
 def _largest(grid: Grid, look: int, places: list[int]) -> Value:
     """The largest of one block in one look; a word where something of it is not finite."""
-    broken = np.nansum(grid.row("nan", look)[places]), np.nansum(grid.row("inf", look)[places])
-    if any(broken):
-        return "nan" if broken[0] else "inf"
+    for name in ("nan", "inf"):
+        if (grid.row(name, look)[places] > 0).any():  # not so where nobody counted
+            return name
     known = grid.row("absmax", look)[places]
     known = known[~np.isnan(known)]
     return _word(known.max()) if len(known) else "nan"

@@ -10,7 +10,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from brickprof.diagnosis.case import Case
 from brickprof.diagnosis.course_facts import course_facts
 from brickprof.diagnosis.hypotheses import Hypothesis, best
 from brickprof.diagnosis.incidents import Incident, incidents
-from brickprof.diagnosis.log_facts import log_facts, speaks_of_training
 from brickprof.diagnosis.model import Diagnosis, Finding
 from brickprof.diagnosis.proposals import obligation
 from brickprof.diagnosis.time_facts import time_facts
@@ -43,6 +42,8 @@ _SURE = 0.7
 _MOST_OBLIGED = 3
 _NUMBERS = frozenset({"nonfinite", "exploding", "diverged", "spike", "no-gradient", "not-learning", "oscillation"})
 """What a close look at the numbers of one step says more about."""
+_FOR_LOGS = ("logged",)
+"""Causes that only a log tells of: a run that was captured does not wait for what reads logs."""
 
 
 def diagnose(run: Run, terms: Terms | None = None) -> Diagnosis:
@@ -98,12 +99,12 @@ class Doctor:
         findings = self._obliged(findings, results)
         contracts = tuple(replace(result, violations=()) for result in results if result.id)
         verdict = overall(result.verdict for result in contracts)
-        if verdict is Verdict.PASS and not (self.engine.story.trained or speaks_of_training(self.engine.story)):
+        if verdict is Verdict.PASS and not (self.engine.story.trained or _speaks_of_training(self.engine.story)):
             verdict = Verdict.VACUOUS  # a process that came to a good end is no training that held
         if any(finding.severity is Severity.ERROR for finding in findings):
             verdict = Verdict.FAIL
         about = summary.about(run, self.timeline, results) | card_facts(self.engine.story)
-        about |= transfer_facts(self.engine.story) | log_facts(self.engine.story)
+        about |= transfer_facts(self.engine.story) | _log_facts(self.engine.story)
         if run is not None:
             about |= course_facts(self.engine.story) | time_facts(run)
             about |= {"ended": False} if self._unfinished() else {}
@@ -120,7 +121,9 @@ class Doctor:
     def _hypotheses(self, violation: Violation, case: Case) -> list[Hypothesis]:
         """What each family of causes has to say; one that fails says so and is left out."""
         found: list[Hypothesis] = []
-        for name, propose in plugins.discover("brickprof.diagnosis.causes").exports("hypotheses").items():
+        leave_out = () if case.story.logged else _FOR_LOGS
+        families = plugins.discover("brickprof.diagnosis.causes", leave_out=leave_out)
+        for name, propose in families.exports("hypotheses").items():
             try:
                 found += propose(violation, case)
             except Exception as error:
@@ -176,6 +179,22 @@ class Doctor:
         if told is None and self.engine.story.logged and len(self.engine.story.ranks) > 1:
             return {"rank": rank}
         return told or Coordinates().to_dict()
+
+
+def _log_facts(story: Story) -> dict[str, Any]:
+    if not story.logged:
+        return {}
+    from brickprof.diagnosis.log_facts import log_facts
+
+    return log_facts(story)
+
+
+def _speaks_of_training(story: Story) -> bool:
+    if not story.logged:
+        return False
+    from brickprof.diagnosis.log_facts import speaks_of_training
+
+    return speaks_of_training(story)
 
 
 def _experiment(lead: Violation, cause: Hypothesis | None, case: Case) -> str:

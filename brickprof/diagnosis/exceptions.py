@@ -7,15 +7,14 @@ the message proves one, and ``exception`` (a plain error of the script) always.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from brickprof.contracts.verdicts import Violation
 from brickprof.diagnosis.hypotheses import Hypothesis
 from brickprof.diagnosis.model import Why
 
 
-@dataclass(frozen=True, slots=True)
-class _Sign:
+class _Sign(NamedTuple):
     cause: str
     weight: float
     type: str

@@ -5,7 +5,7 @@ Enters: a ``Timeline`` and a step. Leaves: small frozen answers that several cau
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from brickprof.diagnosis.series import Point, median
 from brickprof.diagnosis.timeline import Timeline
@@ -19,8 +19,7 @@ _LEARNT = 0.5
 _AFTERMATH = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Norms:
+class Norms(NamedTuple):
     """The gradient norm up to a step."""
 
     first: Point
@@ -58,8 +57,7 @@ def norms(timeline: Timeline, step: int) -> Norms | None:
     return Norms(points[0], points[-1], peak, typical, rising)
 
 
-@dataclass(frozen=True, slots=True)
-class Updates:
+class Updates(NamedTuple):
     """The size of updates as a share of the weights they changed, up to a step."""
 
     first_big: Point | None
@@ -85,8 +83,7 @@ def _last_learnt(timeline: Timeline, step: int) -> int:
     return lowest.step - _AFTERMATH
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(NamedTuple):
     """Gradients over depth at the last look: the smallest and the largest block."""
 
     low: Point

@@ -8,6 +8,7 @@ missing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from brickprof.diagnosis.model import RuledOut, Why
 
@@ -16,8 +17,7 @@ _MISSING = 0.5
 _OUT_BELOW = 0.35
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(NamedTuple):
     text: str
     weight: float = 1.0
     evidence: tuple[str, ...] = ()

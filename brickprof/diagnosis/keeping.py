@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
@@ -89,8 +89,10 @@ def remember(folder: Path, of: State, known: Mapping[str, tuple[int, int]] | Non
 def judge() -> str:
     """Who judges: a digest of the code and the contracts that a verdict depends on, and of the plugins beside them."""
     found = sha256()
-    for file in _judging():
-        found.update(file.relative_to(_PACKAGE).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    root = str(_PACKAGE)
+    for path in sorted(_judging(root)):
+        with open(path, "rb", buffering=0) as stream:
+            found.update(path[len(root) + 1 :].replace(os.sep, "/").encode() + b"\0" + stream.readall() + b"\0")
     for point in plugins.points():
         version = point.dist.version if point.dist is not None else ""
         found.update(f"{point.name}={point.value}@{version}\0".encode())
@@ -99,9 +101,12 @@ def judge() -> str:
     return found.hexdigest()
 
 
-def _judging() -> list[Path]:
-    files = [each for part in _JUDGES for each in (_PACKAGE / part).rglob("*")]
-    return sorted(each for each in (*files, *_PACKAGE.glob("*")) if each.suffix in _WORDS)
+def _judging(root: str) -> Iterator[str]:
+    """Plain paths: there are some hundreds, and a look at a run that was judged already takes little else."""
+    yield from (entry.path for entry in os.scandir(root) if entry.name.endswith(_WORDS))
+    for part in _JUDGES:
+        for folder, _, names in os.walk(os.path.join(root, part)):
+            yield from (os.path.join(folder, name) for name in names if name.endswith(_WORDS))
 
 
 def _code(module: str) -> list[Path]:

@@ -7,7 +7,7 @@ configuration declares.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,7 @@ LARGE_REACH = 300.0
 _BIG_INPUTS = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Onset:
+class Onset(NamedTuple):
     norm: float | None = None
     reach: float = 0.0
     evidence: tuple[str, ...] = ()

@@ -19,13 +19,13 @@ from functools import cache, cached_property
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, NamedTuple
-from zlib import crc32
 
 from brickprof.journal import errands, frames
 from brickprof.journal.beside import Beside
 from brickprof.journal.damage import Damage
 from brickprof.journal.layout import shown
 from brickprof.journal.pieces import Column, Layout, Odd, Piece, Place, Stretch
+from brickprof.journal.sums import crc32
 
 Bytes = bytearray | mmap.mmap
 _PIECE, _MARGIN = 2**24, 2**20

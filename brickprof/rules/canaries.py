@@ -8,8 +8,8 @@ their arguments are evidence for it; a write beside a view, but inside its stora
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
@@ -30,8 +30,7 @@ _ROOM = "Size the argument by what is written into it, or write only what it has
 _INDEX = "Check the smallest and the largest index of the store: offsets, strides, and the order of the sizes."
 
 
-@dataclass(frozen=True, slots=True)
-class _Argument:
+class _Argument(NamedTuple):
     name: str
     shape: str
     numel: int
@@ -46,8 +45,7 @@ class _Argument:
         return f"{self.name} ({held})" if self.whole else f"the storage of {self.name} ({held})"
 
 
-@dataclass(frozen=True, slots=True)
-class _Write:
+class _Write(NamedTuple):
     """The write that says most: the nearest to an argument."""
 
     argument: _Argument

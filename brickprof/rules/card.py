@@ -9,7 +9,7 @@ an idle card without a cause. A device that waits for launches is told by ``laun
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,7 @@ _IDLE = "Why is the card idle?"
 _MOST_STEPS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class _Reason:
+class _Reason(NamedTuple):
     """What the steps show of the time in which a card had nothing to do."""
 
     cause: str

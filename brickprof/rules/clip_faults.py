@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,7 @@ _SLOW = frozenset({"not-learning", "plateau"})
 RUNAWAY = frozenset({"nonfinite", "exploding", "diverged", "spike"})
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     kind: str
     """never, late, nothing, empty, elsewhere, sometimes, partial, scaled, per-block, power."""
     cause: str

@@ -11,7 +11,7 @@ import math
 import weakref
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,8 +29,7 @@ _BINARY = ("bce", "bce_logits")
 _SETTLED = 1e-3
 
 
-@dataclass(frozen=True, slots=True)
-class Chance:
+class Chance(NamedTuple):
     """The loss of a model that knows nothing but the number of classes."""
 
     level: float

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from brickprof.run import Run
 
 _LIBRARY = ("story",)
+_FOR_LOGS = "log_"
 _AT_ONCE = 2**15
 
 
@@ -34,7 +35,8 @@ class Rule(Protocol):
     """One obligation, judged over the story so far. In a file of ``brickprof/rules/`` as ``RULE``, or in ``RULES``.
 
     A rule counts on what capture sees: every step, with all its digits. One that reads logs says so in ``told_by``:
-    "log" (nothing else), or "any".
+    "log" (nothing else), or "any". Ours of the first kind are in files called ``log_``, which a run that was captured
+    does not wait for.
     """
 
     contract: str
@@ -64,22 +66,41 @@ class Engine:
         self.terms = terms or Terms()
         self.story = Story()
         self.notes: tuple[str, ...] = ()
-        self._rules = list(rules) if rules is not None else self._found()
+        self._made: dict[Any, Any] = {}
+        self._whole = rules is not None
+        """Whether the rules for logs are among them."""
+        self._rules = list(rules) if rules is not None else self._found(leave_out=(*_LIBRARY, *_for_logs()))
         self._failed: dict[int, str] = {}
         self._early: dict[int, ContractResult] = {}
         self._hearing: dict[type, list[tuple[int, Any]]] = {}
-        self._feeds = [(place, rule.feed) for place, rule in enumerate(self._rules) if hasattr(rule, "feed")]
+        self._feeds = self._listening()
 
-    def _found(self) -> list[Any]:
-        found = plugins.discover("brickprof.rules", leave_out=_LIBRARY)
-        self.notes = found.notes
+    def _found(self, leave_out: tuple[str, ...]) -> list[Any]:
+        found = plugins.discover("brickprof.rules", leave_out=leave_out)
+        self.notes = tuple(dict.fromkeys((*self.notes, *found.notes)))
         several = [rule for rules in found.exports("RULES").values() for rule in rules]
-        return [self._made(rule) for rule in [*found.exports("RULE").values(), *several]]
+        return [self._one(rule) for rule in [*found.exports("RULE").values(), *several]]
 
-    def _made(self, rule: Any) -> Any:
-        if hasattr(rule, "feed") and inspect.signature(rule).parameters:
-            return rule(self.terms.contract(rule.contract))
-        return rule()
+    def _one(self, rule: Any) -> Any:
+        if rule not in self._made:
+            listens = hasattr(rule, "feed") and inspect.signature(rule).parameters
+            self._made[rule] = rule(self.terms.contract(rule.contract)) if listens else rule()
+        return self._made[rule]
+
+    def _listening(self) -> list[tuple[int, Any]]:
+        listeners = ((place, rule) for place, rule in enumerate(self._rules) if hasattr(rule, "feed"))
+        return [(place, rule.feed) for place, rule in listeners if place not in self._failed]
+
+    def _complete(self) -> None:
+        """The rules for logs take their places, as soon as it is known that a log tells the story."""
+        if self._whole or not self.story.logged:
+            return
+        before, self._whole = self._rules, True
+        self._rules = self._found(leave_out=_LIBRARY)
+        places = {id(rule): place for place, rule in enumerate(self._rules)}
+        self._failed = {places[id(before[place])]: said for place, said in self._failed.items()}
+        self._early, self._hearing = {}, {}
+        self._feeds = [(place, feed) for place, feed in self._listening() if self._concerns(self._rules[place])]
 
     def feed(self, record: Record) -> None:
         self._early.clear()
@@ -89,6 +110,7 @@ class Engine:
     def listen(self, record: Record) -> None:
         """Only for those who follow records one by one: the story has it already."""
         if isinstance(record, Event) and record.kind == "log":
+            self._complete()
             self._feeds = [(place, feed) for place, feed in self._feeds if self._concerns(self._rules[place])]
             self._hearing = {}
         kind = type(record)
@@ -102,6 +124,7 @@ class Engine:
 
     def hear(self, many: Many) -> None:
         """Many records of a run whose story is known: ``listen``, one listener after the other."""
+        self._complete()
         if self.story.logged:
             self._feeds = [(place, feed) for place, feed in self._feeds if self._concerns(self._rules[place])]
         kinds = set(map(type, many.records))
@@ -124,6 +147,7 @@ class Engine:
     @property
     def telling(self) -> bool:
         """Whether samples that say something new are all that anybody here listens to."""
+        self._complete()
         listening = [self._rules[place] for place, _ in self._feeds if self._hears(place, Sample)]
         return all(getattr(rule, "telling", False) for rule in listening)
 
@@ -132,6 +156,7 @@ class Engine:
 
         One that asks for more, or fails, is asked again when all is there; one that listens has heard nothing yet.
         """
+        self._complete()
         for place, rule in enumerate(self._rules):
             if hasattr(rule, "judge") and not hasattr(rule, "feed") and self._concerns(rule):
                 self.story.refused = False
@@ -142,6 +167,7 @@ class Engine:
 
     def results(self, run: Run | None = None) -> list[ContractResult]:
         """One result for each contract: several rules may watch one, each an obligation of it."""
+        self._complete()
         found: dict[str, ContractResult] = {}
         for place, rule in enumerate(self._rules):
             if not self._concerns(rule):
@@ -195,6 +221,10 @@ class Engine:
         self._failed[place] = f"{type(error).__name__}: {error}"
         self._feeds = [(other, feed) for other, feed in self._feeds if other != place]
         self._hearing = {}
+
+
+def _for_logs() -> tuple[str, ...]:
+    return tuple(name for name in plugins.names("brickprof.rules") if name.startswith(_FOR_LOGS))
 
 
 def read(run: Run, terms: Terms | None = None) -> Engine:

@@ -7,7 +7,7 @@ report of a child holds the child's own traceback: that is what counts.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from brickprof.records import Event
 from brickprof.rules.standstill import Frame, foreign
@@ -20,8 +20,7 @@ _OF_A_DEVICE = re.compile(r"(CUDA|HIP|XPU)( kernel)? errors?: ")
 _COLLECTIVE = ("distributed_c10d.py", "torch/distributed/", "taps/collectives.py")
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     type: str
     message: str
     frames: tuple[Frame, ...]

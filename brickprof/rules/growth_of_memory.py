@@ -7,8 +7,8 @@ end counts, and kept graphs decide.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,7 @@ _QUESTION = "Why does memory grow?"
 _MOST = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(NamedTuple):
     """Memory after warm-up: bytes a step, and in all."""
 
     track: Track

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from brickprof.records import Event
@@ -209,8 +209,7 @@ def _plain(step: int, rank: int, clips: list[Event], update: Event) -> Look:
     return Look(step, rank, clips, [], [], update, {"before": norm, "after": after}, (bound,), behind)
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(NamedTuple):
     key: str
     value: float
     evidence: str

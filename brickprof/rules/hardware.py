@@ -7,7 +7,7 @@ only tells that a process was ended is no error.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
@@ -25,8 +25,7 @@ _ENDS = frozenset({
 })  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Xid:
+class Xid(NamedTuple):
     text: str
     severity: Severity = Severity.ERROR
     hardware: bool = True

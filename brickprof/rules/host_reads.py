@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,8 +35,7 @@ _TORCH_FILES = frozenset(
 _OF_PARAMETERS = re.compile(r"param|grad|weight|state|modules|children|layers", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Loop:
+class _Loop(NamedTuple):
     """A line that reads many numbers in every step."""
 
     site: str

@@ -9,7 +9,7 @@ are other matters, and not judged here.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,8 +32,7 @@ _KEEPS = 2.0
 """A matrix that multiplies a signal by no more than this keeps its size."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     symptom: str
     why: str
     evidence: tuple[str, ...]
@@ -206,7 +205,7 @@ def _between(fault: Fault, gain: Gain) -> Fault:
         "layers do besides (sums over neighbours, tokens or channels, no normalisation) makes it grow."
     )
     action = "Divide sums by how many things they add up, or normalise between the layers."
-    return replace(fault, why=why, action=action, cause="exploding-gradients", brick="")
+    return fault._replace(why=why, action=action, cause="exploding-gradients", brick="")
 
 
 def _in_order(story: Story, grid: Grid) -> list[int]:
@@ -220,8 +219,7 @@ def _in_order(story: Story, grid: Grid) -> list[int]:
     return sorted((place for place in inner if deep[place] is not None), key=lambda place: deep[place] or 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
+class Gain(NamedTuple):
     """By how much a matrix multiplies the size of a signal."""
 
     factor: float

@@ -8,7 +8,7 @@ and a warning only where the card itself was hardly used over a long run of a mo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,8 +31,7 @@ _ACTION = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(NamedTuple):
     """What the windows of a rank show, in the median."""
 
     events: tuple[Event, ...]
@@ -66,7 +65,7 @@ class LaunchBound:
             return outcomes.unjudged(contract, "launches alone do not decide it")
         rank, bound = held
         if times := self._times.get(rank):
-            bound = replace(bound, kernel_ns=float(np.median(times)))
+            bound = bound._replace(kernel_ns=float(np.median(times)))
         return outcomes.broken(contract, [_violation(story, rank, bound, contract)])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,7 @@ _FEWEST = 4
 _NUMBERED = re.compile(r"^(?P<stack>.*?)(?:^|\.)(?P<layer>\d+)\.(?P<rest>.+)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
+class Stack(NamedTuple):
     """Layers in the order of the forward pass and the columns of the grid that belong to each."""
 
     name: str
@@ -126,8 +125,7 @@ def _in_order(story: Story, grid: Grid) -> list[Stack]:
     return [Stack("", names, tuple((place,) for place in ordered), False)]
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(NamedTuple):
     """How gradients change from the layer with the smallest to the one with the largest."""
 
     per_layer: float

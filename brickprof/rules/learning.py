@@ -9,7 +9,8 @@ noise, warm-up takes its time. So flat counts only at the level of guessing, and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -127,8 +128,7 @@ def _not_learning(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Travel:
+class Travel(NamedTuple):
     """How far the weights went, in lengths of themselves: what was seen of the updates, over all steps."""
 
     since: int

@@ -8,7 +8,7 @@ place. It decides nothing: what a restart did to the loss is for C-RESUME-001, h
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Verdict, Violation
@@ -26,8 +26,7 @@ _BREAKS = frozenset({"ended", "device", "collective", "exception"})
 _QUIET = frozenset({"pending", "under-way", "complete"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Break:
+class _Break(NamedTuple):
     told: Event
     """The first of the lines that tell of it."""
     restart: Event | None

@@ -7,8 +7,7 @@ the rest of the log is judged as if it went on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Verdict, Violation
@@ -28,8 +27,7 @@ _OF_THE_PROGRAM = frozenset({13, 31, 43, 45, 68, 69})
 """Xids that a program's own access raises; others are the card's, its memory's or its bus's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     what: str
     cause: str
     severity: Severity

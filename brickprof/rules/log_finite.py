@@ -12,8 +12,7 @@ loss any more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +33,7 @@ _GOES_ON = 5
 _NORMS = ("norm", "untold")
 
 
-@dataclass(frozen=True, slots=True)
-class Sign:
+class Sign(NamedTuple):
     """Where a series stopped being finite."""
 
     what: str

@@ -10,7 +10,7 @@ evaluation loss, nothing is judged. Parts (box, class) are added up, as in train
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,8 +32,7 @@ _PLAIN = frozenset({"loss", "eval", "val", "valid", "validation", "test", "dev",
                     "nll", "tel", "ce", "metrics", "mean", "average", "avg"})  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     held: Track
     best: int
     last: float

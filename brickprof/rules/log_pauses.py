@@ -8,7 +8,7 @@ again: a pause counts where it is many times as long as those.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,8 +36,7 @@ _MILLISECONDS = 1e11
 _SETTLED = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(NamedTuple):
     place: int
     """Of the line before it, in the track of times."""
     seconds: float

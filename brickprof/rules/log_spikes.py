@@ -12,7 +12,7 @@ little else they are what the log is about.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,8 +42,7 @@ _ENDS = 3
 _OF_START = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Jump:
+class Jump(NamedTuple):
     track: Track
     place: int
     before: float
@@ -72,8 +71,7 @@ class Jump:
         return self.top >= self.start
 
 
-@dataclass(frozen=True, slots=True)
-class Herald:
+class Herald(NamedTuple):
     """What had moved before the loss did."""
 
     what: str

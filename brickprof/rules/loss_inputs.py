@@ -6,8 +6,7 @@ show, or None.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from brickprof.records import Event
 from brickprof.rules.names import number
@@ -21,8 +20,7 @@ _ONE_WAY = ("cross_entropy", "bce", "poisson_nll", "hinge", *_LOGISTIC)
 divergence is taken either way on purpose.)"""
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
+class Mistake(NamedTuple):
     cause: str
     seen: str
     """What the function was given, as the end of a sentence."""

@@ -13,9 +13,8 @@ and, where neither is known, why not.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,8 +30,7 @@ _LEAST_STEPS = 10
 _NARROW = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 
 
-@dataclass(frozen=True, slots=True)
-class Mfu:
+class Mfu(NamedTuple):
     card: str
     ratio: float | None = None
     how: str = ""
@@ -43,7 +41,7 @@ class Mfu:
     dtype: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return self._asdict()
 
 
 def mfu(story: Story) -> Mfu | None:

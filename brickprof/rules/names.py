@@ -8,8 +8,7 @@ second model.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from brickprof.bricks import Brick, Kind
 from brickprof.records import Event
@@ -20,8 +19,7 @@ Key = tuple[str, str]
 """A parameter across ranks: its model and its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(NamedTuple):
     number: int
     name: str
     model: str

@@ -9,7 +9,7 @@ size, |g| |w| / |loss|, which no change of units changes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,8 +50,7 @@ class AppliedNorm:
         return ContractResult(CONTRACT, verdict, observed, threshold, f"the bound in force is {bound or limit:g}")
 
 
-@dataclass(frozen=True, slots=True)
-class Yardstick:
+class Yardstick(NamedTuple):
     """What a gradient norm is measured against."""
 
     weights: float

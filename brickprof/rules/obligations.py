@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -97,8 +97,7 @@ def _holding(contract: Contract, formula: Formula, others: Mapping[str, Contract
 # -- from values to a verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """What an aggregate comes to on one rank, and where."""
 
     series: Series

@@ -8,7 +8,7 @@ the training stands still although gradients flow.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,7 @@ _SPARSE = 0.2
 _NORMALISED = ("adam", "lion", "rmsprop", "adagrad")
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(NamedTuple):
     """One look: the share of narrow weights whose update is gone, and how large it should have been."""
 
     step: int

@@ -7,9 +7,8 @@ not choose.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brickprof import pulse
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Violation
@@ -35,8 +34,7 @@ _OWN_SIGNALS = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
 _KEPT = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _Memory:
+class _Memory(NamedTuple):
     step: int
     bytes: float
     evidence: str

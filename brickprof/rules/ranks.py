@@ -6,7 +6,7 @@ ranks do together is right), DIST-001 (their parameters are equal to the bit), D
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -94,8 +94,7 @@ def _compared(found: Replicas) -> str:
 # -- what goes wrong
 
 
-@dataclass(frozen=True, slots=True)
-class _Unreduced:
+class _Unreduced(NamedTuple):
     look: Look
     names: tuple[str, ...]
     kept: tuple[int, ...]

@@ -7,7 +7,7 @@ because a skip leads around them); a steady growth towards the input is ``explod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,7 @@ _STALLED = frozenset({"not-learning", "plateau", "no-gradient"})
 _RUNAWAY = frozenset({"nonfinite", "exploding", "diverged", "spike"})
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(NamedTuple):
     """Gradients over one stack: the middle of several looks."""
 
     stack: Stack

@@ -10,7 +10,7 @@ else. Calls that fail and memory that is not given back are no accesses: they ar
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from brickprof.bricks import Brick, Kind
 from brickprof.contracts.schema import Contract
@@ -28,8 +28,7 @@ _ARGUMENTS = re.compile(r"[(<].*$")
 _UNNAMED = re.compile(r"(?:\(anonymous namespace\)|<unnamed>)::")
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(NamedTuple):
     cause: str
     says: str
     action: str

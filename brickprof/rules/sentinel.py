@@ -9,7 +9,7 @@ that repeats is healthy where the same batch repeats and the weights rest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +25,7 @@ _FOLLOWS = frozenset({"not-learning", "plateau", "no-gradient", "vanishing"})
 _ACTION = "Let the exception pass, or skip the step and count it; a constant in place of a loss trains nothing."
 
 
-@dataclass(frozen=True, slots=True)
-class Sentinel:
+class Sentinel(NamedTuple):
     cause: str
     symptom: str
     finding: str

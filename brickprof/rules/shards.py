@@ -7,7 +7,7 @@ C-SHARD-001.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
@@ -68,8 +68,7 @@ def _key(event: Event) -> Key:
     return loader, -1, whole(fields.get("count"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
+class _Shared(NamedTuple):
     """Batches that two ranks have in common."""
 
     ranks: tuple[int, int]

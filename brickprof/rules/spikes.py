@@ -9,7 +9,7 @@ the learning rate had just left all the rates before it behind, nobody has to wa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,7 @@ _MANY = 10.0
 """Times its level: what a rate that leapt has done to the loss where it did harm."""
 
 
-@dataclass(frozen=True, slots=True)
-class Jump:
+class Jump(NamedTuple):
     place: int
     before: float
     """The level it jumped from."""

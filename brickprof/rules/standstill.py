@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from brickprof.records import Event
 from brickprof.rules.names import number, whole
@@ -35,8 +35,7 @@ class Frame:
         return f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.line} in {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Stand:
+class Stand(NamedTuple):
     rank: int
     stalled: bool
     frames: tuple[Frame, ...]

@@ -12,8 +12,7 @@ is not the same computation.
 from __future__ import annotations
 
 import builtins
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from brickprof.bricks import Brick
 from brickprof.contracts.schema import Contract
@@ -36,8 +35,7 @@ _MOST_TOLD = 3
 _MOST_LETTERS = 160
 
 
-@dataclass(frozen=True, slots=True)
-class Fallback:
+class Fallback(NamedTuple):
     """A line that raised whenever it was reached, in one or several modules."""
 
     row: dict[str, Any]

@@ -6,8 +6,8 @@ step what a rank did by itself (before its backward) and what it did with the ot
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,7 @@ from brickprof.rules.story import Story
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(NamedTuple):
     """Batches that followed each other: seconds waited for each, and seconds from one to the next."""
 
     events: tuple[Event, ...]
@@ -55,8 +54,7 @@ def _waits(events: list[Event]) -> Waits:
     return Waits(tuple(row[0] for row in rows), waited_for, whole_times)
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(NamedTuple):
     """Seconds of one step on one rank."""
 
     alone: float

@@ -7,9 +7,9 @@ that is not enough (a copied folder has other times), a checksum of what is in i
 from __future__ import annotations
 
 from pathlib import Path
-from zlib import crc32
 
 from brickprof.journal import EVENTS, META, PROCESS, SAMPLES, SLATE, SPANS, rank_folders
+from brickprof.journal.sums import crc32
 
 _AT_ONCE = 2**22
 
