@@ -80,8 +80,7 @@ def shown(results: dict[str, dict[str, Cost]]) -> None:
     print(f"{'':28}{'CPU s':>8}{'wall s':>8}{'peak MB':>9}   promised")
     for state, costs in results.items():
         for name, one in costs.items():
-            promised = state.endswith("stored") or name == "html"  # a page is promised of any run
-            most = PROMISED.get(name, (None, None)) if promised else (None, None)
+            most = PROMISED.get(name, (None, None))
             said = " ".join(f"{limit:g} {unit}" for limit, unit in zip(most, ("s", "MB"), strict=True) if limit)
             print(f"{state + ': ' + name:28.28}{one.seconds:8.2f}{one.wall:8.2f}{one.peak_mb:9.0f}   {said}")
 
