@@ -3,7 +3,8 @@
 Enters: a size. Leaves: CPU seconds and peak memory of `brickprof show` and `brickprof report`, each in a process of its
 own, of a run that was judged when it ended and of the same one that nobody has judged yet (``anew``: whatever an
 earlier command stored is taken away before each); and of judging alone.
-CPU time (user and system) is what counts: other work on the machine makes wall time longer, and CPU time only a little.
+What is promised is wall time, of the quickest of some rounds: other work on the machine makes it longer, and CPU time
+(user and system, of all processes of a command) only a little.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from diagnosis import write  # noqa: E402
 
 PROMISED = {"terminal": (1.0, None), "html": (5.0, 1024)}
-"""Seconds, and MB."""
+"""Seconds of the clock, and MB."""
 
 STORE = """
 import sys
@@ -73,7 +74,11 @@ def measured(folder: Path, rounds: int, *, anew: bool) -> dict[str, Cost]:
         "html": ("-m", "brickprof", "report", str(folder), "-o", page),
         "json": ("-m", "brickprof", "report", str(folder), "-r", "json", "-o", f"{folder}.json"),
     }
-    return {name: min(once(words) for _ in range(rounds)) for name, words in commands.items()}
+    return {name: min((once(words) for _ in range(rounds)), key=_wall) for name, words in commands.items()}
+
+
+def _wall(one: Cost) -> float:
+    return one.wall
 
 
 def shown(results: dict[str, dict[str, Cost]]) -> None:

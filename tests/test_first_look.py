@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -372,7 +373,9 @@ for step in range(100):
 for step in range(100, 110):
     journal.loss(step, 0, 2.0, 10**18 + step)
 journal._rest()
-while len(os.listdir("/proc/self/task")) > 1:  # one thread, as in a command: one that was joined may still be leaving
+for _ in range(5000):  # one thread, as in a command: one that was joined may still be leaving
+    if len(os.listdir("/proc/self/task")) == 1:
+        break
     time.sleep(0.001)
 run = Run.open(folder)
 run.read_ahead()
@@ -653,6 +656,30 @@ def test_rules_for_logs_take_their_places_when_a_log_speaks():
     (place,) = engine._failed
     assert engine._result(place, engine._rules[place], None).why == "the rule failed: ValueError: before the log"
     assert [result.id for result in engine.results()] == [result.id for result in whole.results()]
+
+
+def test_a_rule_that_is_named_twice_is_two(monkeypatch):
+    """As before a log as after it: each place has its own, and hears every record once."""
+
+    class Counts:
+        contract, told_by = "C-X-001", "any"
+
+        def __init__(self):
+            self.heard = 0
+
+        def feed(self, record):
+            self.heard += 1
+
+        def finish(self, run):
+            return ContractResult(self.contract, Verdict.PASS, str(self.heard))
+
+    theirs = types.SimpleNamespace(RULE=Counts, RULES=(Counts, Counts))
+    monkeypatch.setattr(plugins, "_from_entry_points", lambda package: ([plugins.Plugin("theirs", theirs)], []))
+    engine = Engine()
+    engine.feed(Event("loss", 0, {"value": 1.0}, 1, 1))
+    engine.feed(Event("log", 0, {"format": "text", "rows": 1}, 2, 2, -1))
+    engine.feed(Event("loss", 1, {"value": 1.0}, 3, 3))
+    assert [rule.heard for rule in engine._rules if isinstance(rule, Counts)] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("values", [[1.0], [3.0, 1.0], [1.0, 2.0, 9.0], [1e308, 1.5e308, 1.7e308], [5e-324, 1.0]])

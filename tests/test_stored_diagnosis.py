@@ -247,8 +247,12 @@ def test_the_judge_is_told_by_rules_contracts_and_plugins(monkeypatch):
 def test_the_judge_is_told_by_every_module_that_a_verdict_depends_on():
     """What judging loads of the package is in the digest: a change of it is another judge."""
     program = (
-        "import sys; from brickprof.diagnosis import diagnose, keeping; from brickprof.run import Run\n"
+        "import sys; from brickprof import plugins; from brickprof.diagnosis import diagnose, keeping\n"
+        "from brickprof.records import Event; from brickprof.run import Run\n"
         "diagnose(Run.from_records([]))\n"
+        "diagnose(Run.from_records([Event('log', 0, {'format': 'text', 'rows': 1}, 1, 1, -1)]))\n"
+        "plugins.discover('brickprof.diagnosis.causes')\n"
+        "assert 'brickprof.rules.log_view' in sys.modules and 'brickprof.diagnosis.causes.logged' in sys.modules\n"
         "loaded = {module.__file__ for name, module in sys.modules.items() if name.partition('.')[0] == 'brickprof'}\n"
         "told = {str(file) for file in keeping._judging(str(keeping._PACKAGE))}\n"
         "print([file for file in loaded - told if file and not file.endswith('logs/__init__.py')])"

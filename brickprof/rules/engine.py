@@ -66,7 +66,8 @@ class Engine:
         self.terms = terms or Terms()
         self.story = Story()
         self.notes: tuple[str, ...] = ()
-        self._made: dict[Any, Any] = {}
+        self._made: dict[tuple[str, int], Any] = {}
+        """Rules by the module they are from, and by their place in it."""
         self._whole = rules is not None
         """Whether the rules for logs are among them."""
         self._rules = list(rules) if rules is not None else self._found(leave_out=(*_LIBRARY, *_for_logs()))
@@ -78,14 +79,17 @@ class Engine:
     def _found(self, leave_out: tuple[str, ...]) -> list[Any]:
         found = plugins.discover("brickprof.rules", leave_out=leave_out)
         self.notes = tuple(dict.fromkeys((*self.notes, *found.notes)))
-        several = [rule for rules in found.exports("RULES").values() for rule in rules]
-        return [self._one(rule) for rule in [*found.exports("RULE").values(), *several]]
+        several = found.exports("RULES").items()
+        rules = {(name, 0): rule for name, rule in found.exports("RULE").items()}
+        rules |= {(name, place): rule for name, more in several for place, rule in enumerate(more, start=1)}
+        for key in rules.keys() - self._made.keys():
+            self._made[key] = self._one(rules[key])
+        return [self._made[key] for key in rules]
 
     def _one(self, rule: Any) -> Any:
-        if rule not in self._made:
-            listens = hasattr(rule, "feed") and inspect.signature(rule).parameters
-            self._made[rule] = rule(self.terms.contract(rule.contract)) if listens else rule()
-        return self._made[rule]
+        if hasattr(rule, "feed") and inspect.signature(rule).parameters:
+            return rule(self.terms.contract(rule.contract))
+        return rule()
 
     def _listening(self) -> list[tuple[int, Any]]:
         listeners = ((place, rule) for place, rule in enumerate(self._rules) if hasattr(rule, "feed"))
@@ -95,8 +99,9 @@ class Engine:
         """The rules for logs take their places, as soon as it is known that a log tells the story."""
         if self._whole or not self.story.logged:
             return
-        before, self._whole = self._rules, True
+        before = self._rules
         self._rules = self._found(leave_out=_LIBRARY)
+        self._whole = True
         places = {id(rule): place for place, rule in enumerate(self._rules)}
         self._failed = {places[id(before[place])]: said for place, said in self._failed.items()}
         self._early, self._hearing = {}, {}
