@@ -143,7 +143,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--tensors", type=int, default=300)
     parser.add_argument("--rate", type=float, default=20.0, help="steps a second of the run that is being recorded")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long is measured")
+    parser.add_argument(
+        "--seconds", type=float, default=90.0, help="how long is measured: the rules on a long run judge about as often"
+    )
     parser.add_argument("--warm", type=float, default=20.0, help="how long the watcher has to get going")
     parser.add_argument("--only", choices=("new", "long"), help="one of them only")
     parser.add_argument("--json", type=Path, metavar="FILE")
