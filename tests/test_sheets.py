@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brickprof.capture.survey import Look, row, sheet, sheet_of_norms, whose
-from brickprof.journal import SAMPLES, Journal, Sheet, read_table, schema
+from brickprof.journal import SAMPLES, Journal, Sheet, read_table, schema, writer
 from brickprof.journal.frames import MOST_ROWS
 from brickprof.records import ROLES
 
@@ -100,6 +100,20 @@ def test_sheets_wait_for_others_and_broken_ones_do_not(tmp_path):
     journal.sheet(sheet(np.ones((3, 8)), of, Look(1, 6, 0, GRAD, None)))
     journal.close()
     assert steps() == list(range(7)) and journal.written_ns > 0
+
+
+def test_a_thread_that_is_billed_by_ticks_has_not_worked_for_longer_than_it_took(tmp_path, monkeypatch):
+    """As on some virtual machines, where whoever works for a moment is billed ten milliseconds."""
+    ticks = iter(range(0, 10**15, 10_000_000))
+    monkeypatch.setattr(writer.time, "thread_time_ns", lambda: next(ticks))
+    began = time.perf_counter_ns()
+    journal = Journal(tmp_path, flush_seconds=0.001)
+    until = time.monotonic() + 10
+    while journal._used_ns < 200_000_000 and time.monotonic() < until:
+        time.sleep(0.01)
+    journal.close()
+    assert 0 < journal.written_ns <= time.perf_counter_ns() - began
+    assert journal.written_ns < journal._used_ns / 2
 
 
 def test_many_tensors_are_several_frames(tmp_path):
