@@ -1,6 +1,6 @@
 """How long a report takes: `python benchmarks/reports.py`, by default of 10,000 steps of 300 tensors.
 
-Enters: a size. Leaves: CPU seconds and peak memory of `brickprof show` and `brickprof report`, each in a process of its
+Enters: a size. Leaves: seconds and peak memory of `brickprof show` and `brickprof report`, each in a process of its
 own, of a run that was judged when it ended and of the same one that nobody has judged yet (``anew``: whatever an
 earlier command stored is taken away before each); and of judging alone.
 What is promised is wall time, of the quickest of some rounds: other work on the machine makes it longer, and CPU time
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from diagnosis import write  # noqa: E402
 
+wall = attrgetter("wall")
 PROMISED = {"terminal": (1.0, None), "html": (5.0, 1024)}
 """Seconds of the clock, and MB."""
 
@@ -74,11 +76,7 @@ def measured(folder: Path, rounds: int, *, anew: bool) -> dict[str, Cost]:
         "html": ("-m", "brickprof", "report", str(folder), "-o", page),
         "json": ("-m", "brickprof", "report", str(folder), "-r", "json", "-o", f"{folder}.json"),
     }
-    return {name: min((once(words) for _ in range(rounds)), key=_wall) for name, words in commands.items()}
-
-
-def _wall(one: Cost) -> float:
-    return one.wall
+    return {name: min((once(words) for _ in range(rounds)), key=wall) for name, words in commands.items()}
 
 
 def shown(results: dict[str, dict[str, Cost]]) -> None:

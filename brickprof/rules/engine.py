@@ -82,8 +82,9 @@ class Engine:
         several = found.exports("RULES").items()
         rules = {(name, 0): rule for name, rule in found.exports("RULE").items()}
         rules |= {(name, place): rule for name, more in several for place, rule in enumerate(more, start=1)}
-        for key in rules.keys() - self._made.keys():
-            self._made[key] = self._one(rules[key])
+        for key, rule in rules.items():
+            if key not in self._made:
+                self._made[key] = self._one(rule)
         return [self._made[key] for key in rules]
 
     def _one(self, rule: Any) -> Any:
