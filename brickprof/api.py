@@ -70,9 +70,10 @@ def attach(
     """Watches ``model`` and ``optimizer`` (one, or a list) while the returned context is open.
 
     ``out`` is the folder that will hold the run's own folder (default ``brickprof-runs``); ``level`` is light,
-    standard or deep; ``overhead`` is the share of the step time that may be spent ("1%"); around step ``deep_at``
-    everything is captured. Spans also go to ``tracer_provider`` when the run ends. Everything that trains in this
-    process meanwhile is recorded: other models and optimizers are found by themselves.
+    standard or deep; ``overhead`` is the share of the step time that may be spent ("1%"; unless it is said, 1 %, and
+    0.3 % at level light); around step ``deep_at`` everything is captured. Spans also go to ``tracer_provider`` when
+    the run ends. Everything that trains in this process meanwhile is recorded: other models and optimizers are found by
+    themselves.
     """
     from brickprof.contracts.terms import Terms
 

@@ -123,7 +123,7 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     probe_off    probe, error, failures
     dropped      events, spans, samples, reason
     exit         steps, costs {probe: ns}, overhead, spent_seconds, written_seconds (by the thread that writes),
-                 first_seconds (of the first 64 steps), settled_overhead (after them, writing included), dropped,
+                 first_seconds (while the run was young), settled_overhead (after that, writing included), dropped,
                  recomputes
 
 and of the launch itself (``process.jsonl``, rank -1): start, exited, signal, hang, stacks, memory, exception, and

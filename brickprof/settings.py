@@ -19,6 +19,8 @@ from typing import Any
 from brickprof.errors import ConfigurationError
 
 LEVELS = ("light", "standard", "deep")
+_PROMISED = {"light": 0.003, "standard": 0.01, "deep": 0.01}
+"""What each level may cost, unless somebody says otherwise, as a share of the step time."""
 
 RUN_VARIABLE = "BRICKPROF_RUN"
 SETTINGS_VARIABLE = "BRICKPROF_SETTINGS"
@@ -36,8 +38,8 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "
 @dataclass(frozen=True, slots=True)
 class Settings:
     level: str = "standard"
-    overhead: float = 0.01
-    """Share of the step time that capture may take; cadence adapts to stay inside it."""
+    overhead: float | None = None
+    """Share of the step time that capture may take, if somebody says so; see ``budget``."""
     max_bytes: int = 256 * 2**20
     """Size cap of the journal of one rank."""
     escalation_steps: int = 8
@@ -60,6 +62,11 @@ class Settings:
     """Contracts whose violations are only noted, each with the reason why."""
     contracts: tuple[str, ...] = ()
     """Files of contracts of the user's own, or folders of them; ``load`` adds the project's ``brickprof-contracts``."""
+
+    @property
+    def budget(self) -> float:
+        """Share of the step time that capture may take; cadence adapts to stay inside it."""
+        return _PROMISED[self.level] if self.overhead is None else self.overhead
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -157,8 +164,10 @@ def checked(base: Settings, given: Mapping[str, Any], *, where: str) -> Settings
     return replace(base, **values)
 
 
-def share(value: Any, name: str) -> float:
+def share(value: Any, name: str) -> float | None:
     """ "1%", "0.01" or 0.01 as 0.01."""
+    if value is None:
+        return None
     text = str(value).strip()
     try:
         number = float(text[:-1]) / 100 if text.endswith("%") else float(text)

@@ -53,4 +53,4 @@ def warm(device: int) -> None:
 
     page: Any = MockTensor.wrap_dtype(torch.int64)
     with torch.cuda.device(device):
-        _gather.function.run(grid=(1,), warmup=True, page=page, ROOM=ROOM, BLOCK=_BLOCK, num_warps=1)
+        _gather.prepare(page=page, ROOM=ROOM, BLOCK=_BLOCK, num_warps=1)

@@ -121,7 +121,7 @@ def warm(device: int) -> None:
     types: dict[str, Any] = {"gate": torch.float32, "rows": torch.int64, "out": torch.int64}
     given = {name: MockTensor.wrap_dtype(kind) for name, kind in types.items()}
     with torch.cuda.device(device):
-        _count.function.run(grid=(1, 1), warmup=True, **given, BLOCK=BLOCK, PROGRAMS=PROGRAMS, num_warps=4)
+        _count.prepare(**given, BLOCK=BLOCK, PROGRAMS=PROGRAMS, num_warps=4)
 
 
 def reference(gate: Tensor, tensors: Sequence[Tensor]) -> Tensor:

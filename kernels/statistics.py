@@ -348,12 +348,12 @@ def warm(dtype: torch.dtype, device: int) -> None:
     )
     with torch.cuda.device(device):
         for aligned in (True, False):
-            _chunks.function.run(
-                grid=(1,), warmup=True, **where, **rest, KIND=_KIND[dtype], BLOCK=BLOCK, ROUNDS=ROUNDS, PRIME=_PRIME,
+            _chunks.prepare(
+                **where, **rest, KIND=_KIND[dtype], BLOCK=BLOCK, ROUNDS=ROUNDS, PRIME=_PRIME,
                 ALIGNED=aligned, num_warps=WARPS,
             )  # fmt: skip
         drawn = any_of(strides=int64, out=float32)
-        _sample.function.run(grid=(1,), warmup=True, **where, **drawn, KIND=_KIND[dtype], COUNT=1024, num_warps=4)
+        _sample.prepare(**where, **drawn, KIND=_KIND[dtype], COUNT=1024, num_warps=4)
 
 
 def _layout(tensors: Sequence[Tensor], pointers: list[int], brick: Kernel) -> _Layout:

@@ -235,7 +235,7 @@ def _cost(run: dict[str, Any]) -> list[str]:
     if first is not None and settled is not None and seconds and first > seconds / 2:
         return [f"brickprof cost {first:.1f} s at the start, then {100 * settled:.1f} %"]
     spent = f" ({seconds:.1f} s)" if seconds is not None else ""
-    return [f"brickprof cost {100 * share:.1f} %{spent}"]
+    return [f"brickprof cost {100 * (share if settled is None else settled):.1f} %{spent}"]
 
 
 # -- findings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from torch import nn
 
 import brickprof
 from brickprof.capture.cadence import WAYS, Cadence
+from brickprof.settings import Settings, checked
 
 MS = 1_000_000
 
@@ -176,7 +178,26 @@ def test_what_the_first_steps_cost_is_not_what_later_ones_do() -> None:
         cadence.end(step, 20 * MS + MS // 10, MS // 10)
     settled = cadence.settled
     assert settled is not None
-    assert settled[0] == 0.005 and settled[1] == 10 * MS
+    assert settled == (0.005, 10 * MS, False)
+    for step in range(164, 265):
+        cadence.begin(step)
+        cadence.end(step, 30 * MS, 10 * MS)
+    assert cadence.settled != settled and cadence.settled is not None and not cadence.settled[2]
+    for step in range(265, 365):
+        cadence.begin(step)
+        cadence.end(step, 10 * MS + MS // 10, MS // 10)
+    assert cadence.settled == (0.01, 10 * MS, True)
+
+
+def test_a_run_that_ends_soon_after_its_first_looks_tells_what_they_cost() -> None:
+    cadence = Cadence("standard", 0.01)
+    for step in range(270):
+        cadence.begin(step)
+        cadence.end(step, 22 * MS, 2 * MS)
+    cadence.idled(22 * MS, 2 * MS)
+    settled = cadence.settled
+    assert cadence.grown and settled is not None
+    assert settled == (0.1, 2 * MS * (270 - 64 + 1), False)
 
 
 def test_what_joins_late_is_looked_at_as_the_beginning_was() -> None:
@@ -209,3 +230,11 @@ def test_quiet_steps_are_those_that_nothing_is_on_in(least, deep_at, calls):
             or cadence.due(step) or step in cadence.planned
         )  # fmt: skip
         assert cadence.quiet(step) is not looked, step
+
+
+@pytest.mark.parametrize(("level", "budget"), [("light", 0.003), ("standard", 0.01), ("deep", 0.01)])
+def test_a_level_may_cost_what_it_promises_unless_somebody_says_otherwise(level: str, budget: float) -> None:
+    usual = Settings(level=level)
+    assert usual.budget == Settings.from_json(usual.to_json()).budget == budget
+    told = checked(usual, {"overhead": "2%"}, where="here")
+    assert told.budget == Settings.from_json(told.to_json()).budget == 0.02

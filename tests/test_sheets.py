@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brickprof.capture.survey import Look, row, sheet, sheet_of_norms, whose
-from brickprof.journal import SAMPLES, Journal, Sheet, read_table, schema, writer
+from brickprof.journal import SAMPLES, Journal, Sheet, read_table, schema, sheets, writer
 from brickprof.journal.frames import MOST_ROWS
 from brickprof.records import ROLES
 
@@ -47,6 +49,37 @@ def written(folder, *looks, as_rows=False):
     table, damage = read_table(folder / SAMPLES, schema("samples"))
     assert not damage
     return table
+
+
+FIRST = """
+import sys
+from pathlib import Path
+import numpy as np
+from brickprof.journal import Journal, Sheet
+sys.modules["pandas"] = None
+journal = Journal(Path(sys.argv[1]))
+journal.warm()
+before = set(sys.modules)
+nobody = np.zeros(3, np.int32)
+journal.sheet(Sheet(1, 5, 0, 1, None, nobody, nobody, np.ones((3, 8))))
+journal.sheet(Sheet(1, 6, 0, 1, 2.0, nobody, nobody, np.ones((3, 8)), norms_only=True))
+journal.flush()
+print(sorted(set(sys.modules) - before), journal.dropped["samples"])
+"""
+
+
+def test_the_first_sheet_of_a_run_loads_nothing(tmp_path):
+    command = [sys.executable, "-c", FIRST, tmp_path]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (done.stdout.strip(), done.stderr) == ("[] 0", "")
+
+
+def test_every_column_of_numbers_has_the_type_that_arrow_gives_it():
+    for name, kind, dtype in sheets._kinds(schema("samples")):
+        if name == "histogram":
+            assert dtype is None
+        else:
+            assert np.dtype(dtype) == np.dtype(kind.to_pandas_dtype()), name
 
 
 @given(rows=ROWS, scale=st.sampled_from([None, 1024.0]))

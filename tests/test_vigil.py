@@ -17,6 +17,7 @@ from brickprof.capture.backlog import Backlog
 from brickprof.capture.fused import Table
 from brickprof.capture.readback import Readback
 from brickprof.capture.vigil import Norms, Vigil
+from brickprof.settings import Settings
 from tests.late import Lane
 
 
@@ -69,8 +70,8 @@ class Settled(Fused):
         return True
 
 
-def cadence(typical):
-    made = SimpleNamespace(budget=0.01, typical_ns=typical, relieved=False)
+def cadence(typical, level):
+    made = SimpleNamespace(budget=Settings(level=level).budget, typical_ns=typical, relieved=False)
     made.relieve = lambda relieved: setattr(made, "relieved", relieved)
     return made
 
@@ -81,7 +82,7 @@ def session(level="standard", typical=30e6):
     return SimpleNamespace(
         step=0, paid=paid, correct=paid.append, backlog=Backlog(), fused=Fused(), readback=readback,
         settings=SimpleNamespace(level=level),
-        cadence=cadence(typical),
+        cadence=cadence(typical, level),
     )  # fmt: skip
 
 
@@ -387,7 +388,7 @@ def test_a_look_that_is_dear_in_itself_is_taken_more_rarely_and_paid_for(monkeyp
 
 
 @pytest.mark.parametrize(
-    ("level", "device", "stride"), [("standard", 150e3, 1), ("standard", 900e3, 4), ("light", 150e3, 4)]
+    ("level", "device", "stride"), [("standard", 150e3, 1), ("standard", 900e3, 4), ("light", 150e3, 32)]
 )
 def test_it_is_kept_as_often_as_the_budget_allows(monkeypatch, level, device, stride):
     ticking(monkeypatch, lambda look: 50_000)

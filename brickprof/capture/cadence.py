@@ -52,6 +52,8 @@ _CREDIT_NS = 3_000_000_000  # in all, at a budget of 1 %
 _ROW_WAYS = ("spans", "full")
 LOOKS = frozenset(1 << i for i in range(9))
 """Steps at which a young run is looked at in full, whatever the strides."""
+_GROWN = max(LOOKS) + 8
+"""The step by which the last of these has been read back."""
 _AGAIN = frozenset({0, 1, 2, 4, 8, 16})
 """The same after something new has joined: a second optimizer, a part of the model that was replaced."""
 _MOST_RENEWALS = 8
@@ -117,8 +119,12 @@ class Cadence:
         """Until this step the facts of every step are written: something happened that is seldom, and matters."""
         self.planned = range(0) if deep_at is None else range(max(deep_at - 1, 0), deep_at + deep_for)
         """Steps that are captured in full because somebody asked for it."""
+        self._young = [0.0, 0.0]
+        """Time and cost of the steps after the first ones, as long as a young run's looks are made."""
         self._settled = [0.0, 0.0]
-        """Time and cost of the steps after the first ones."""
+        """The same since then."""
+        self.grown = False
+        """Whether they have all been made."""
         self._floor = 1
         self._quiet = 0
         """Up to here, and not further, it is known that nothing is looked at."""
@@ -203,7 +209,7 @@ class Cadence:
             return True
         costs = [median(costs) for costs in self._costs.values() if costs]
         usual = median(self._deep) if self._deep else _IN_FULL * sum(costs)
-        lasted = self._settled[0] + self._passed[0]
+        lasted = self._young[0] + self._settled[0] + self._passed[0]
         return steps * usual <= _UNCALLED_FOR * self.budget * lasted
 
     def relieve(self, relieved: bool) -> None:
@@ -245,7 +251,8 @@ class Cadence:
         self._spent_ns = 0.99 * self._spent_ns + spent_ns
         self.overhead = self._spent_ns / self._wall_ns
         if step >= EARLIEST:
-            self._settled = [self._settled[0] + plain, self._settled[1] + spent_ns]
+            self._count(plain, spent_ns)
+        self.grown = self.grown or step >= _GROWN
         self._credit -= max(spent_ns - self.budget * plain, 0.0)
         self._reckon(step, plain, spent_ns)
         if self.level == "deep" or (step != _FIRST_STEPS and step % _ADAPT_EVERY):
@@ -256,11 +263,21 @@ class Cadence:
         young = step < _LEARNING_STEPS and self.typical_ns < _BRISK_NS
         return self.budget * _LEARNING_BUDGET if young else self.budget
 
+    def _count(self, wall: float, spent: float) -> None:
+        counted = self._settled if self.grown else self._young
+        counted[0] += wall
+        counted[1] += spent
+
     @property
-    def settled(self) -> tuple[float, float] | None:
-        """What looking costs after the first steps, as a share of the step, and in ns; None in too short a run."""
-        wall, spent = (told + passed for told, passed in zip(self._settled, self._passed[:2], strict=True))
-        return (spent / wall, spent) if wall > _SETTLED_NS else None
+    def settled(self) -> tuple[float, float, bool] | None:
+        """What looking costs after the first steps, as a share of the step, and in ns; and whether that is of a grown
+        run, or else of all after the very first steps. None in too short a run."""
+        passed = self._passed[:2]
+        wall, spent = (sum(each) for each in zip(self._settled, passed, strict=True))
+        if self.grown and wall > _SETTLED_NS:
+            return spent / wall, spent, True
+        wall, spent = (sum(each) for each in zip(self._young, self._settled, passed, strict=True))
+        return (spent / wall, spent, False) if wall > _SETTLED_NS else None
 
     @property
     def idle_ns(self) -> float:
@@ -283,7 +300,7 @@ class Cadence:
         self._steps.append(wall / count)
         self._idle.append(spent / count)
         fade = 0.99**count
-        self._settled = [self._settled[0] + wall, self._settled[1] + spent]  # nothing is passed over before that
+        self._count(wall, spent)  # nothing is passed over in the first steps
         self._wall_ns = fade * self._wall_ns + wall
         self._spent_ns = fade * self._spent_ns + spent
         self._credit -= max(spent - self.budget * wall, 0.0)

@@ -85,7 +85,7 @@ def _about(run: Path, settings: Settings) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": str(getattr(torch, "__version__", "")),
         "level": settings.level,
-        "budget": settings.overhead,
+        "budget": settings.budget,
         "argv": sys.argv[:50],
         "host": platform.node(),
         "restart": os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"),

@@ -58,7 +58,7 @@ _RECALLED = 16
 _BRISK_NS = 50_000_000
 """Steps shorter than this are brisk: only sampled ones are traced."""
 _PUBLISH_NS = 100_000_000
-_READ_BACK_NS = 400_000_000
+_READ_BACK_NS = {"light": 1_000_000_000, "standard": 400_000_000, "deep": 400_000_000}
 _RESCAN_STEPS = (1, 2, 10, 100, 1000)
 _LONG_PATTERN = 8
 _counter = time.perf_counter_ns
@@ -93,7 +93,7 @@ class Session:
         self.trace = Trace(self.journal, self.pulse, self.clock)
         self.trace.ranges = ranges.wanted(self.journal.bricks)
         self.steps = StepClock()
-        self.cadence = Cadence(settings.level, settings.overhead, settings.deep_at, settings.escalation_steps)
+        self.cadence = Cadence(settings.level, settings.budget, settings.deep_at, settings.escalation_steps)
         self.on = self.cadence.begin(0)
         self.hooks = True
         """Whether blocks are looked at in this step."""
@@ -160,8 +160,8 @@ class Session:
         self._total_spent = 0
         self._ways: dict[str, int] = {}
         self._step_started = _counter()
-        self._settled_from = (self._step_started, 0)
-        """When the first steps were over, and what the thread that writes had used by then."""
+        self._settled_from = self._grown_from = (self._step_started, 0)
+        """When the first steps were over, or those of a young run, and what the thread that writes had used by then."""
         self._publish_at = self._read_back_at = 0
         self.halting = False
         self.by_hand = ByHand(self.book, self.steps)
@@ -547,8 +547,9 @@ class Session:
         self.step = self.trace.step = step
         self.pattern = ""
         on = self.on = self.cadence.begin(step)
-        if step <= EARLIEST:
-            self._settled_from = (self._step_started, self.journal.written_ns)
+        if not self.cadence.grown:
+            self._grown_from = (self._step_started, self.journal.written_ns)
+            self._settled_from = self._grown_from if step <= EARLIEST else self._settled_from
         if step in _RESCAN_STEPS or step % 1000 == 0:
             self._guarded("models", self.census.rescan)
         self.looking = on is not NOTHING
@@ -593,7 +594,7 @@ class Session:
         readback = self.readback
         if not (readback.ripe or (readback.busy and (self.looking or stamp >= self._read_back_at))):
             return
-        self._read_back_at = stamp + _READ_BACK_NS
+        self._read_back_at = stamp + _READ_BACK_NS[self.settings.level]
         try:
             readback.send()
             readback.poll()
@@ -643,10 +644,11 @@ class Session:
         settled = self.cadence.settled
         if settled is None:
             return {}
-        first = self._total_spent + self._spent - settled[1]
-        since, before = self._settled_from
+        share, spent, grown = settled
+        since, before = self._grown_from if grown else self._settled_from
+        first = self._total_spent + self._spent - spent + before
         writing = (self.journal.written_ns - before) / max(_counter() - since, 1)
-        return {"first_seconds": round(max(first, 0.0) / 1e9, 3), "settled_overhead": round(settled[0] + writing, 6)}
+        return {"first_seconds": round(max(first, 0.0) / 1e9, 3), "settled_overhead": round(share + writing, 6)}
 
     def compiling(self, module: Any) -> None:
         self.census.stop_waiting()

@@ -36,7 +36,7 @@ from brickprof.clock import now
 if TYPE_CHECKING:
     from brickprof.capture.session import Session
 
-_SHARE = {"light": 0.15, "standard": 0.75, "deep": 1.0}
+_SHARE = {"light": 0.1, "standard": 0.75, "deep": 1.0}
 """Of the budget; the rest is for all other looks."""
 _SHARE_BESIDE_NORMS = 0.08
 """Of tables where norms tell the rest: what comes of a table later costs as much again."""

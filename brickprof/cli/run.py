@@ -75,7 +75,8 @@ def run(
         typer.Option("--sync-check", help="Find missing syncs between streams and the host; --level deep does too."),
     ] = False,
     overhead: Annotated[
-        str | None, typer.Option(metavar="SHARE", help="The share of time that capture may take, such as 1%.")
+        str | None,
+        typer.Option(metavar="SHARE", help="The share of time that capture may take: 1%, at level light 0.3%."),
     ] = None,
     max_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="The most that one rank's journal takes: 256MB, 1GiB.")

@@ -27,7 +27,7 @@ from zlib import crc32
 from brickprof.journal.columns import column
 from brickprof.journal.damage import Damage
 from brickprof.journal.layout import shown
-from brickprof.journal.sheets import Sheet
+from brickprof.journal.sheets import TABLE, Sheet
 from brickprof.journal.sheets import columns as columns_of
 from brickprof.records import HISTOGRAM_BINS
 
@@ -126,6 +126,17 @@ def sheets_frame(name: str, sheets: Sequence[Sheet], seq: int) -> Sealed:
     fields = schema(name)
     steps = [sheet.step for sheet in sheets]
     return _framed(fields, columns_of(sheets, fields, _nulls), seq, sum(map(len, sheets)), min(steps), max(steps))
+
+
+def rehearse() -> None:
+    """Makes a frame of each sort that nobody gets: what is loaded when one is first made, is there from then on."""
+    import numpy as np
+
+    for name in _COLUMNS:
+        schema_frame(name)
+        batch_frame(name, [tuple(None if field.nullable else 0 for field in schema(name))], 0)
+    nobody = np.zeros(1, np.int32)
+    sheets_frame("samples", [Sheet(0, 0, 0, 0, None, nobody, nobody, np.zeros((1, len(TABLE))))], 0)
 
 
 def _framed(fields: Any, arrays: list[Any], seq: int, rows: int, first: int, last: int) -> Sealed:

@@ -15,7 +15,9 @@ from typing import Any
 _SAME = frozenset(("time_ns", "step", "micro", "role", "scale"))
 """What all samples of a look have in common."""
 _UNKNOWN = frozenset(("absmax", "mean", "zero_fraction"))
-_TABLE = ("nan", "inf", "absmax", "l2", "mean", "zero_fraction", "", "numel")
+_NUMBERS = {"int8": "int8", "int32": "int32", "int64": "int64", "double": "float64"}
+"""What NumPy calls the types of columns. To ask Arrow is to have some of its versions load pandas."""
+TABLE = ("nan", "inf", "absmax", "l2", "mean", "zero_fraction", "", "numel")
 
 
 @dataclass(slots=True)
@@ -79,7 +81,7 @@ def columns(sheets: Sequence[Sheet], fields: Any, nothing: Callable[[Any], Any])
     own = {
         "brick": np.concatenate([sheet.bricks for sheet in sheets]),
         "tensor": np.concatenate([sheet.tensors for sheet in sheets]),
-        **{name: table[:, place] for place, name in enumerate(_TABLE) if name},
+        **{name: table[:, place] for place, name in enumerate(TABLE) if name},
     }
     if sheets[0].norms_only:
         own = {name: values for name, values in own.items() if name not in _UNKNOWN}
@@ -98,6 +100,4 @@ def columns(sheets: Sequence[Sheet], fields: Any, nothing: Callable[[Any], Any])
 @cache
 def _kinds(fields: Any) -> list[tuple[str, Any, Any]]:
     """Name, type and NumPy's type of each column; none of a list, into which nothing is written."""
-    import pyarrow as pa
-
-    return [(f.name, f.type, f.type.to_pandas_dtype() if pa.types.is_primitive(f.type) else None) for f in fields]
+    return [(field.name, field.type, _NUMBERS.get(str(field.type))) for field in fields]

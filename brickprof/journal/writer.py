@@ -37,7 +37,7 @@ from typing import Any
 from brickprof.bricks import Brick
 from brickprof.journal.cap import SizeCap
 from brickprof.journal.files import EventFile, FrameFile, Row
-from brickprof.journal.frames import ENOUGH_ROWS, MOST_ROWS, STEP_COLUMN, schema_frame
+from brickprof.journal.frames import ENOUGH_ROWS, MOST_ROWS, STEP_COLUMN, rehearse
 from brickprof.journal.layout import EVENTS, SAMPLES, SPANS
 from brickprof.journal.sheets import Sheet, together
 from brickprof.journal.slate import ROOM, Kept, Slate, read_slate
@@ -212,10 +212,10 @@ class Journal:
         return self._tensors.get(key) or self._intern(self._tensors, key, "tensor", {"name": name, **fields})
 
     def warm(self) -> None:
-        """Does now what the first flush would do else: import pyarrow, which takes a tenth of a second."""
+        """Does now what the first flush would do else: import pyarrow, which takes a tenth of a second, and whatever
+        that loads in turn when it is first used."""
         with contextlib.suppress(Exception):
-            for name in ("spans", "samples"):
-                schema_frame(name)
+            rehearse()
 
     def flush(self, *, all_sheets: bool = True) -> None:
         """Writes the spans and samples kept so far."""

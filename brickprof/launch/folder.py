@@ -157,7 +157,7 @@ def _write_meta(place: Place, target: Target, settings: Settings) -> None:
         extra={
             "cwd": os.getcwd(),
             "python": platform.python_version(),
-            "overhead": settings.overhead,
+            "overhead": settings.budget,
             **terms_in_words(settings),
         },
     )

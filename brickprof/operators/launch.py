@@ -179,6 +179,16 @@ class Kernel:
         """The same launch again and again with few arguments changed; skips what Triton works out each time."""
         return Bound(self, grid, arguments)
 
+    def prepare(self, **arguments: Any) -> None:
+        """Compiles, for the current device, what a launch with such ``arguments`` takes: the binary, and the launcher,
+        for which Triton calls a C compiler the first time. Loads and launches nothing: that would break a graph that
+        somebody captures meanwhile."""
+        from triton.runtime import driver
+
+        compiled = self.function.run(grid=(1,), warmup=True, **arguments)
+        with contextlib.suppress(Exception):  # where launchers are made in another way, the first launch makes it
+            driver.active.launcher_cls(compiled.src, compiled.metadata)
+
     def unheard(self) -> Kernel:
         """The same kernel for whoever watches a run: its launches are not the run's, so nobody counts or hears them."""
         found = copy.copy(self)
