@@ -40,8 +40,8 @@ PROMISED = {
 """What each level may cost."""
 BLOCK_SECONDS = 0.3
 CUDA_BLOCK_SECONDS = 1.0
-"""Longer than what brickprof does once in a while there: it works off 0.4 s of steps together, and a pause of the
-others' blocks ends that early, which no training on its own has."""
+"""Longer than what brickprof does once in a while there: it works off 0.4 s of steps together, at level light up to
+1 s, and a pause of the others' blocks ends that early, which no training on its own has."""
 WARM_UP_STEPS = 70
 WARM_UP_SECONDS = 60.0
 CASE_SECONDS = 150

@@ -29,9 +29,16 @@ if TYPE_CHECKING:
     from brickprof.capture.session import Session
     from brickprof.capture.vigil import Norms
 
-MOST_STEPS = 16
-MOST_NS = 400_000_000
-"""No stretch lasts longer: whoever waits for a sign of life gets one."""
+
+class Most(NamedTuple):
+    """No stretch lasts longer: whoever waits for a sign of life gets one."""
+
+    steps: int = 16
+    ns: int = 400_000_000
+
+
+_MOST = {"light": Most(32, 1_000_000_000)}
+"""By level, where it is not as usual."""
 _LEAP = 2.0
 _LONGEST = 4096
 _NOTED_NS = 10_000
@@ -67,7 +74,9 @@ class Stretch:
         "_stream", "_thread", "_until", "inside",
     )  # fmt: skip
 
-    def __init__(self, session: Session, optimizer: Any, number: int, steps: int, *, clips: bool) -> None:
+    def __init__(
+        self, session: Session, optimizer: Any, number: int, steps: int, *, clips: bool, most_ns: int = Most().ns
+    ) -> None:
         self._session = session
         self._number = number
         self._optimizer = weakref.ref(optimizer)
@@ -75,7 +84,7 @@ class Stretch:
         self._key: tuple[int, int] | None = None
         """Of what is clipped."""
         self._left = steps
-        self._until = _counter() + MOST_NS
+        self._until = _counter() + most_ns
         self._thread = _thread()
         self._at = _UPDATED
         self._passed: list[list[Any]] = []
@@ -169,6 +178,7 @@ class Stretches:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._most = _MOST.get(session.settings.level, Most())
         self._from = self._waited = 0
         """The step from which on a stretch is tried again, and how long it was waited for that."""
         self.never = False
@@ -186,12 +196,12 @@ class Stretches:
         if not session.readback.holding or static_outputs():
             return None  # losses that cannot be left where they are
         number, cadence = session.book.optimizer(optimizer), session.cadence
-        if not session.steps.only(number) or 2 * cadence.typical_ns > MOST_NS:
+        if not session.steps.only(number) or 2 * cadence.typical_ns > self._most.ns:
             return None
         clips = "c" in session.pattern
         whole = clips and not session.wants(optimizer)  # and not only a part of what is updated
-        steps = session.idle(session.step, cadence.ahead(session.step, MOST_STEPS), clips=whole)
-        return Stretch(session, optimizer, number, steps, clips=clips) if steps > 1 else None
+        steps = session.idle(session.step, cadence.ahead(session.step, self._most.steps), clips=whole)
+        return Stretch(session, optimizer, number, steps, clips=clips, most_ns=self._most.ns) if steps > 1 else None
 
     def over(self, number: int, steps: Sequence[Passed]) -> None:
         """A stretch is over: all that is done in a step that nobody looks at, for all of its steps."""

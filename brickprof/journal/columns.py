@@ -13,6 +13,13 @@ from itertools import accumulate, chain
 from typing import Any
 
 _CODES = {"int8": "b", "int32": "i", "int64": "q", "double": "d", "uint16": "H"}
+_NUMPY = {"int8": "int8", "int32": "int32", "int64": "int64", "double": "float64"}
+
+
+def numpy_type(kind: Any) -> str | None:
+    """What NumPy calls the type of a column; None of what is no number. To ask Arrow is to have it load pandas, before
+    version 26."""
+    return _NUMPY.get(str(kind))
 
 
 def column(values: Sequence[Any], field: Any) -> Any:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from brickprof.journal.columns import numpy_type
+
 _SAME = frozenset(("time_ns", "step", "micro", "role", "scale"))
 """What all samples of a look have in common."""
 _UNKNOWN = frozenset(("absmax", "mean", "zero_fraction"))
-_NUMBERS = {"int8": "int8", "int32": "int32", "int64": "int64", "double": "float64"}
-"""What NumPy calls the types of columns. To ask Arrow is to have some of its versions load pandas."""
 TABLE = ("nan", "inf", "absmax", "l2", "mean", "zero_fraction", "", "numel")
 
 
@@ -100,4 +100,4 @@ def columns(sheets: Sequence[Sheet], fields: Any, nothing: Callable[[Any], Any])
 @cache
 def _kinds(fields: Any) -> list[tuple[str, Any, Any]]:
     """Name, type and NumPy's type of each column; none of a list, into which nothing is written."""
-    return [(field.name, field.type, _NUMBERS.get(str(field.type))) for field in fields]
+    return [(field.name, field.type, numpy_type(field.type)) for field in fields]

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from brickprof.journal import errands, frames
 from brickprof.journal.beside import Beside
+from brickprof.journal.columns import numpy_type
 from brickprof.journal.damage import Damage
 from brickprof.journal.layout import shown
 from brickprof.journal.pieces import Column, Layout, Odd, Piece, Place, Stretch
@@ -448,10 +449,7 @@ def _offset(buffer: Any, base: int) -> int:
 @cache
 def _kinds(name: str) -> dict[str, Any]:
     """NumPy's type of each column; None of what is no number."""
-    import pyarrow as pa
-
-    fields = frames.schema(name)
-    return {f.name: f.type.to_pandas_dtype() if pa.types.is_primitive(f.type) else None for f in fields}
+    return {field.name: numpy_type(field.type) for field in frames.schema(name)}
 
 
 def _cut(data: Bytes, view: memoryview, stretches: list[Stretch], name: str, table: str) -> Column:
