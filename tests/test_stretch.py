@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import brickprof
 from brickprof.capture import hub
 from brickprof.capture.fused import Fused, Table
+from brickprof.capture.session import Session
 from brickprof.capture.stretch import Stretches
 from brickprof.run import Run
 from tests.late import pretend
@@ -235,6 +236,16 @@ def test_what_is_noted_is_what_would_have_been_told(tmp_path, stretches, kind, c
     stretched, *others = told(run)
     assert stretched.keys() == losses.keys() and counts == others and len(losses) > 480
     assert all(stretched[at] == losses[at] for at in losses)
+
+
+def test_one_follows_the_other_at_once(tmp_path, stretches, monkeypatch):
+    alone = []
+    told = Session.pass_backward
+    monkeypatch.setattr(Session, "pass_backward", lambda self, *given: alone.append(self.step) or told(self, *given))
+    recorded(tmp_path, Training(), most=6)
+    looked = {step for step in range(STEPS + 1) if not step % 64 or not step % 100} | {STEPS}
+    # Alone are steps around those that are looked at, and none between two stretches.
+    assert sum(stretches) > 300 and all({step - 2, step - 1, step, step + 1} & looked for step in alone if step > 128)
 
 
 @pytest.mark.parametrize("kind", KINDS)

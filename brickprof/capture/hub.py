@@ -121,12 +121,27 @@ def noted(signal: str, *args: Any) -> bool:
         return False
 
 
-def stretch_out(optimizer: Any) -> None:
-    """A step has passed that nobody looked at: do the next ones as well?"""
+def stretch_out(optimizer: Any, before: Stretch | None = None) -> None:
+    """A step has passed that nobody looked at, or a stretch of them: do the next ones as well?"""
     global stretch
     if len(sessions) == 1 and not listening and stretch is None:
+        start = _counter()
         with contextlib.suppress(Exception):
-            stretch = sessions[0].stretches.offer(optimizer)
+            stretch = sessions[0].stretches.offer(optimizer, before)
+        sessions[0].pay(_counter() - start)
+
+
+def goes_on() -> bool:
+    """A batch is asked for where the stretch under way has had all the steps or the time that it may have: whether the
+    next one follows at once, and has noted that."""
+    before = stretch
+    if before is None or not before.done:
+        return False
+    optimizer = before.optimizer
+    settle()
+    if optimizer is not None:
+        stretch_out(optimizer, before)
+    return noted("fetched")
 
 
 def send(signal: str, *args: Any) -> None:

@@ -369,7 +369,7 @@ def _patch_loader() -> None:
         def call(self: Any) -> Any:
             if not hub.sessions:
                 return original(self)
-            if not hub.every_batch and hub.noted("fetched"):
+            if not hub.every_batch and (hub.noted("fetched") or hub.goes_on()):
                 return original(self)
             if not hub.passes("pass_fetch"):
                 hub.send("fetch_begin", self)

@@ -70,18 +70,20 @@ class Stretch:
     graph lives longer for it: a training may end in the middle of a stretch, and the program go on for hours."""
 
     __slots__ = (
-        "_at", "_clips", "_key", "_left", "_losses", "_number", "_optimizer", "_passed", "_place", "_rate", "_session",
-        "_stream", "_thread", "_until", "inside",
+        "_at", "_clips", "_left", "_losses", "_number", "_optimizer", "_passed", "_place", "_rate", "_session",
+        "_stream", "_thread", "_until", "inside", "key", "whole",
     )  # fmt: skip
 
     def __init__(
-        self, session: Session, optimizer: Any, number: int, steps: int, *, clips: bool, most_ns: int = Most().ns
+        self, session: Session, optimizer: Any, number: int, steps: int, *, clips: bool, whole: bool, most_ns: int
     ) -> None:
         self._session = session
         self._number = number
         self._optimizer = weakref.ref(optimizer)
         self._clips = clips
-        self._key: tuple[int, int] | None = None
+        self.whole = whole
+        """Whether all that is updated is clipped before, and not only a part of it."""
+        self.key: tuple[int, int] | None = None
         """Of what is clipped."""
         self._left = steps
         self._until = _counter() + most_ns
@@ -101,6 +103,16 @@ class Stretch:
     def own(self) -> bool:
         """Whether this is the thread that it is noted by."""
         return _thread() == self._thread
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing was out of the ordinary so far, of steps that are over."""
+        return self._at == _UPDATED and len(self._passed) > 1 and _thread() == self._thread
+
+    @property
+    def optimizer(self) -> Any:
+        """None where it is gone."""
+        return self._optimizer()
 
     def fetched(self) -> bool:
         at = _counter()
@@ -135,8 +147,8 @@ class Stretch:
         if self._at != _BACKWARD or norms is None or not self._clips or norms.each.numel() != len(parameters):
             return False
         key = id(parameters[0]), len(parameters)
-        self._key = self._key or key
-        if key != self._key:
+        self.key = self.key or key
+        if key != self.key:
             return False  # others than before
         self._at = _CLIPPED
         self._passed[-1] += (key, norms)
@@ -183,9 +195,9 @@ class Stretches:
         """The step from which on a stretch is tried again, and how long it was waited for that."""
         self.never = False
 
-    def offer(self, optimizer: Any) -> Stretch | None:
-        """``optimizer`` has made the update of a step that nobody looked at: the steps that follow, if they are likely
-        to be like it and nobody looks at them either."""
+    def offer(self, optimizer: Any, before: Stretch | None = None) -> Stretch | None:
+        """``optimizer`` has made the update of a step that nobody looked at, or the last one of the stretch ``before``:
+        the steps that follow, if they are likely to be like it and nobody looks at them either."""
         session = self._session
         if self.never or not session.readback.fetches:
             return None
@@ -199,9 +211,14 @@ class Stretches:
         if not session.steps.only(number) or 2 * cadence.typical_ns > self._most.ns:
             return None
         clips = "c" in session.pattern
-        whole = clips and not session.wants(optimizer)  # and not only a part of what is updated
+        whole = before.whole if before is not None else clips and not session.wants(optimizer)
         steps = session.idle(session.step, cadence.ahead(session.step, self._most.steps), clips=whole)
-        return Stretch(session, optimizer, number, steps, clips=clips, most_ns=self._most.ns) if steps > 1 else None
+        if steps <= 1:
+            return None
+        made = Stretch(session, optimizer, number, steps, clips=clips, whole=whole, most_ns=self._most.ns)
+        if before is not None:
+            made.key = before.key
+        return made
 
     def over(self, number: int, steps: Sequence[Passed]) -> None:
         """A stretch is over: all that is done in a step that nobody looks at, for all of its steps."""
