@@ -1,24 +1,26 @@
 """What watching costs inside one process: `brickprof run --level light benchmarks/switched.py --case 124m-compiled`.
 
 Enters: a case of train_case.py, in a process that brickprof watches. Leaves: one line with the ratio of blocks that
-are watched to blocks that are not, and its 95 % interval. Two processes of the same program differ by up to three
-per cent where the device waits for the host; the two kinds of blocks here share one process, and that is gone.
-The patches stay where they are in the other blocks and find nobody to tell: their bare cost, a few calls of Python
-in a step, is on both sides. overhead.py counts it in, and is the measurement; this one is its magnifying glass.
+are watched to blocks that are not, with its 95 % interval, the same of two blocks neither of which is watched (A/A:
+what the machine does by itself), and what the session says that it spent in the watched ones. Two processes of the same
+program differ by up to three per cent where the device waits for the host; all blocks here share one process, and that
+is gone. The patches stay where they are in the other blocks and find nobody to tell: their bare cost, a few calls of
+Python in a step, is on both sides. overhead.py counts it in, and is the measurement; this one is its magnifying glass.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
+from itertools import cycle, permutations
 
 from overhead import CUDA_BLOCK_SECONDS, interval, middle
 from train_case import CASES, Training
 
 from brickprof.capture import hub
 
-WARM_UP_STEPS = 160
+WARM_UP_STEPS = 280
+"""The looks that only a young run gets are over by then."""
 UNTIMED_STEPS = 3
 """After a switch: what the other side left in the device's queue and in flight."""
 
@@ -31,6 +33,11 @@ class Switch:
         if not self._sessions:
             raise SystemExit("nobody watches this process: start it under `brickprof run`")
 
+    @property
+    def spent(self) -> int:
+        """Nanoseconds that the sessions have spent so far, on the thread that trains."""
+        return sum(session.spent for session in self._sessions)
+
     def turn(self, on: bool) -> None:
         hub.settle()
         hub.sessions[:] = self._sessions if on else []
@@ -40,7 +47,8 @@ class Switch:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", choices=tuple(CASES), default="124m-compiled")
-    parser.add_argument("--rounds", type=int, default=30, help="pairs of blocks")
+    parser.add_argument("--rounds", type=int, default=30, help="of three blocks, at most; default %(default)s")
+    parser.add_argument("--seconds", type=float, default=120.0, help="at most; default %(default)s")
     parser.add_argument("--block", type=float, default=CUDA_BLOCK_SECONDS, help="seconds of one block")
     args = parser.parse_args()
     training = Training(CASES[args.case])
@@ -48,24 +56,36 @@ def main() -> None:
     switch = Switch()
     step = training.run(20)["wall"] / 20
     steps = max(4, round(args.block / step))
-    walls: dict[bool, list[float]] = {True: [], False: []}
-    for number in range(args.rounds):
-        for on in (True, False) if number % 2 else (False, True):
-            switch.turn(on)
+    rounds: list[dict[str, float]] = []
+    spent, until = 0, time.perf_counter() + args.seconds
+    for _, order in zip(range(args.rounds), cycle(permutations(("plain", "again", "watched"))), strict=False):
+        if time.perf_counter() > until:
+            break
+        walls = {}
+        for side in order:
+            switch.turn(side == "watched")
             training.run(UNTIMED_STEPS)
             hub.settle()
+            before = switch.spent
             wall, ended = training.run(steps)["wall"], time.perf_counter()
             hub.settle()  # what was noted in the block and is still to be worked off belongs to it
             training.synchronise()
-            walls[on].append(wall + time.perf_counter() - ended)
+            walls[side] = wall + time.perf_counter() - ended
+            spent += switch.spent - before
+        rounds.append(walls)
     switch.turn(True)
-    pairs = [watched / alone for watched, alone in zip(walls[True], walls[False], strict=True)]
-    low, high = interval([pairs])
+    plain = sum(walls["plain"] for walls in rounds)
     print(
-        f"{args.case}, {args.rounds} pairs of {steps} steps of {1e3 * statistics.median(walls[False]) / steps:.2f} ms: "
-        f"watched / not {middle([pairs]):.4f} ({low:.4f}-{high:.4f}), "
-        f"all seconds {sum(walls[True]) / sum(walls[False]):.4f}"
+        f"{args.case}, {len(rounds)} rounds of {steps} steps of {1e3 * plain / steps / len(rounds):.2f} ms: "
+        f"watched / plain {_ratio(rounds, 'watched')}, A/A {_ratio(rounds, 'again')}, "
+        f"own account {spent / 1e9 / plain:.4f}"
     )
+
+
+def _ratio(rounds: list[dict[str, float]], side: str) -> str:
+    pairs = [walls[side] / walls["plain"] for walls in rounds]
+    low, high = interval([pairs])
+    return f"{middle([pairs]):.4f} ({low:.4f}-{high:.4f})"
 
 
 if __name__ == "__main__":

@@ -266,6 +266,11 @@ class Session:
     def costs(self) -> dict[str, int]:
         return self.dispatch.costs
 
+    @property
+    def spent(self) -> int:
+        """Nanoseconds that looking has taken of the training thread so far."""
+        return self._total_spent + self._spent
+
     def pay(self, spent: int) -> None:
         """Time that a signal took until now, everything included."""
         self._spent += spent
@@ -646,7 +651,7 @@ class Session:
             return {}
         share, spent, grown = settled
         since, before = self._grown_from if grown else self._settled_from
-        first = self._total_spent + self._spent - spent + before
+        first = self.spent - spent + before
         writing = (self.journal.written_ns - before) / max(_counter() - since, 1)
         return {"first_seconds": round(max(first, 0.0) / 1e9, 3), "settled_overhead": round(share + writing, 6)}
 
@@ -706,7 +711,7 @@ class Session:
                 "updates": self.steps.updates,
                 "costs": dict(sorted(self.costs.items(), key=lambda item: -item[1])),
                 "overhead": round(self.cadence.overhead, 6),
-                "spent_seconds": round((self._total_spent + self._spent) / 1e9, 3),
+                "spent_seconds": round(self.spent / 1e9, 3),
                 "written_seconds": round(self.journal.written_ns / 1e9, 3),
                 **self._settled_costs(),
                 "dropped": {**self.journal.dropped, "readback": self.readback.dropped},
