@@ -41,6 +41,8 @@ class Switch:
     def turn(self, on: bool) -> None:
         hub.settle()
         hub.sessions[:] = self._sessions if on else []
+        for session in hub.sessions:
+            session._step_started = time.perf_counter_ns()  # what passed meanwhile is no step of theirs
         hub.listen()
 
 

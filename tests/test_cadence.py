@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import brickprof
-from brickprof.capture.cadence import WAYS, Cadence
+from brickprof.capture.cadence import NOTHING, WAYS, Cadence
 from brickprof.settings import Settings, checked
 
 MS = 1_000_000
@@ -179,14 +179,28 @@ def test_what_the_first_steps_cost_is_not_what_later_ones_do() -> None:
     settled = cadence.settled
     assert settled is not None
     assert settled == (0.005, 10 * MS, False)
-    for step in range(164, 265):
+    for step in range(164, 264):
         cadence.begin(step)
         cadence.end(step, 30 * MS, 10 * MS)
     assert cadence.settled != settled and cadence.settled is not None and not cadence.settled[2]
-    for step in range(265, 365):
+    for step in range(264, 364):
         cadence.begin(step)
         cadence.end(step, 10 * MS + MS // 10, MS // 10)
     assert cadence.settled == (0.01, 10 * MS, True)
+
+
+def test_steps_that_nobody_looks_at_are_settled_ones_before_the_next_look() -> None:
+    cadence = Cadence("light", 0.003)
+    cadence.stride = dict.fromkeys(cadence.stride, 256)
+    cadence.least = 256
+    for step in range(500):
+        looked = cadence.begin(step) is not NOTHING
+        told = (20 * MS + 10 * MS, 10 * MS) if looked else (20 * MS + MS // 10, MS // 10)
+        if looked:
+            cadence.end(step, *told)
+        else:
+            cadence.idled(*told)
+    assert cadence.settled == (0.005, (500 - 264) * MS // 10, True)
 
 
 def test_a_run_that_ends_soon_after_its_first_looks_tells_what_they_cost() -> None:

@@ -9,6 +9,7 @@ import math
 import sys
 import threading
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -246,6 +247,37 @@ def test_one_follows_the_other_at_once(tmp_path, stretches, monkeypatch):
     looked = {step for step in range(STEPS + 1) if not step % 64 or not step % 100} | {STEPS}
     # Alone are steps around those that are looked at, and none between two stretches.
     assert sum(stretches) > 300 and all({step - 2, step - 1, step, step + 1} & looked for step in alone if step > 128)
+
+
+class LeapsOnce(Training):
+    def __init__(self, at) -> None:
+        super().__init__()
+        self.at = at
+
+    def step(self, x, number):
+        loss = super().step(x, number)
+        if number == self.at:
+            self.optimizer.param_groups[0]["lr"] *= 10
+        return loss
+
+
+@pytest.mark.parametrize("at", range(330, 337))
+def test_a_rate_that_leaps_between_two_is_told(tmp_path, stretches, at):
+    run = recorded(tmp_path, LeapsOnce(at), most=6)
+    told = [
+        event.step for event in run.events.itertuples() if event.kind == "optimizer" and event.fields["lr"] == [0.1]
+    ]
+    assert stretches and told[0] == at + 1
+
+
+def test_a_session_that_another_thread_ends_meanwhile_is_no_error(monkeypatch):
+    class Gone:
+        def offer(self, optimizer, before):
+            hub.sessions.clear()
+
+    monkeypatch.setattr(hub, "sessions", [SimpleNamespace(stretches=Gone(), looking=False)])
+    hub.stretch_out(None)
+    assert hub.stretch is None and not hub.sessions
 
 
 @pytest.mark.parametrize("kind", KINDS)

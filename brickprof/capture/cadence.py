@@ -138,6 +138,9 @@ class Cadence:
 
     def begin(self, step: int) -> Switches:
         """The switches of ``step``."""
+        if step >= _GROWN and not self.grown:
+            self._take_passed()
+            self.grown = True
         planned = step in self.planned
         attentive = step <= self.attentive_until
         looked = step < EARLIEST or self.due(step) or step <= self.deep_until or planned or attentive
@@ -252,7 +255,6 @@ class Cadence:
         self.overhead = self._spent_ns / self._wall_ns
         if step >= EARLIEST:
             self._count(plain, spent_ns)
-        self.grown = self.grown or step >= _GROWN
         self._credit -= max(spent_ns - self.budget * plain, 0.0)
         self._reckon(step, plain, spent_ns)
         if self.level == "deep" or (step != _FIRST_STEPS and step % _ADAPT_EVERY):

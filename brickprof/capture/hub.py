@@ -126,9 +126,10 @@ def stretch_out(optimizer: Any, before: Stretch | None = None) -> None:
     global stretch
     if len(sessions) == 1 and not listening and stretch is None:
         start = _counter()
-        with contextlib.suppress(Exception):
-            stretch = sessions[0].stretches.offer(optimizer, before)
-        sessions[0].pay(_counter() - start)
+        with contextlib.suppress(Exception):  # another thread may have ended the session meanwhile
+            session = sessions[0]
+            stretch = session.stretches.offer(optimizer, before)
+            session.pay(_counter() - start)
 
 
 def goes_on() -> bool:

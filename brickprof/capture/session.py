@@ -551,10 +551,10 @@ class Session:
     def _enter(self, step: int) -> None:
         self.step = self.trace.step = step
         self.pattern = ""
-        on = self.on = self.cadence.begin(step)
         if not self.cadence.grown:
             self._grown_from = (self._step_started, self.journal.written_ns)
             self._settled_from = self._grown_from if step <= EARLIEST else self._settled_from
+        on = self.on = self.cadence.begin(step)
         if step in _RESCAN_STEPS or step % 1000 == 0:
             self._guarded("models", self.census.rescan)
         self.looking = on is not NOTHING
@@ -651,7 +651,7 @@ class Session:
             return {}
         share, spent, grown = settled
         since, before = self._grown_from if grown else self._settled_from
-        first = self.spent - spent + before
+        first = self.spent - spent
         writing = (self.journal.written_ns - before) / max(_counter() - since, 1)
         return {"first_seconds": round(max(first, 0.0) / 1e9, 3), "settled_overhead": round(share + writing, 6)}
 

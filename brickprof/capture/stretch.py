@@ -70,8 +70,8 @@ class Stretch:
     graph lives longer for it: a training may end in the middle of a stretch, and the program go on for hours."""
 
     __slots__ = (
-        "_at", "_clips", "_left", "_losses", "_number", "_optimizer", "_passed", "_place", "_rate", "_session",
-        "_stream", "_thread", "_until", "inside", "key", "whole",
+        "_at", "_clips", "_key", "_left", "_losses", "_number", "_optimizer", "_passed", "_place", "_rate", "_session",
+        "_stream", "_thread", "_until", "_whole", "inside",
     )  # fmt: skip
 
     def __init__(
@@ -81,9 +81,9 @@ class Stretch:
         self._number = number
         self._optimizer = weakref.ref(optimizer)
         self._clips = clips
-        self.whole = whole
+        self._whole = whole
         """Whether all that is updated is clipped before, and not only a part of it."""
-        self.key: tuple[int, int] | None = None
+        self._key: tuple[int, int] | None = None
         """Of what is clipped."""
         self._left = steps
         self._until = _counter() + most_ns
@@ -103,6 +103,11 @@ class Stretch:
     def own(self) -> bool:
         """Whether this is the thread that it is noted by."""
         return _thread() == self._thread
+
+    def follow(self, before: Stretch) -> None:
+        """Begins at once where ``before`` has ended: whatever is not as it was there is worth a look, a rate too that
+        has changed between the two."""
+        self._key, self._rate = before._key, before._rate
 
     @property
     def done(self) -> bool:
@@ -147,8 +152,8 @@ class Stretch:
         if self._at != _BACKWARD or norms is None or not self._clips or norms.each.numel() != len(parameters):
             return False
         key = id(parameters[0]), len(parameters)
-        self.key = self.key or key
-        if key != self.key:
+        self._key = self._key or key
+        if key != self._key:
             return False  # others than before
         self._at = _CLIPPED
         self._passed[-1] += (key, norms)
@@ -211,13 +216,13 @@ class Stretches:
         if not session.steps.only(number) or 2 * cadence.typical_ns > self._most.ns:
             return None
         clips = "c" in session.pattern
-        whole = before.whole if before is not None else clips and not session.wants(optimizer)
+        whole = before._whole if before is not None else clips and not session.wants(optimizer)
         steps = session.idle(session.step, cadence.ahead(session.step, self._most.steps), clips=whole)
         if steps <= 1:
             return None
         made = Stretch(session, optimizer, number, steps, clips=clips, whole=whole, most_ns=self._most.ns)
         if before is not None:
-            made.key = before.key
+            made.follow(before)
         return made
 
     def over(self, number: int, steps: Sequence[Passed]) -> None:
