@@ -11,6 +11,7 @@ import functools
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -251,3 +252,27 @@ def test_16_bit_kernels_do_not_spill_on_sm_90(tmp_path):
     used = [(each, stack(each, tmp_path)) for each in found.values()]
     assert used
     assert [f"{each}: {size} bytes" for each, size in used if size > SPILLED.get(each.kernel, 0)] == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_launch_takes_is_made_before_and_nothing_is_launched(monkeypatch, fails):
+    """The launcher too, for which Triton calls a C compiler; where that fails, the first launch makes it."""
+    made = []
+
+    class Function:
+        arg_names = params = ()
+
+        def run(self, *, grid, warmup, **arguments):
+            assert warmup
+            return SimpleNamespace(src="source", metadata=arguments)
+
+    def launcher(source, metadata):
+        made.append((source, metadata))
+        if fails:
+            raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(driver, "_active", SimpleNamespace(launcher_cls=launcher))
+    monkeypatch.setattr(launch, "_kernels", {})
+    kernel = launch.Kernel(Function(), "pretended")
+    kernel.prepare(BLOCK=64, num_warps=1)
+    assert made == [("source", {"BLOCK": 64, "num_warps": 1})] and not kernel.launches

@@ -239,6 +239,15 @@ def test_what_is_noted_is_what_would_have_been_told(tmp_path, stretches, kind, c
     assert all(stretched[at] == losses[at] for at in losses)
 
 
+@pytest.mark.parametrize(("level", "most"), [("light", 32), ("standard", 16)])
+def test_at_light_they_are_longer(tmp_path, stretches, level, most):
+    training = Training()
+    with brickprof.attach(training.net, out=tmp_path, level=level, overhead="0.01%") as watched:
+        watched._session.idle = lambda step, longest, *, clips: longest
+        training.run(loader())
+    assert max(stretches) == most
+
+
 def test_one_follows_the_other_at_once(tmp_path, stretches, monkeypatch):
     alone = []
     told = Session.pass_backward
