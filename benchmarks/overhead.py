@@ -60,6 +60,9 @@ class Ratio:
     """All its CPU seconds over all the baseline's: a busy machine hardly touches this one."""
     quiet: float
     """Its quick quarter of blocks over the baseline's: noise only ever adds time, so this is where it is least."""
+    own: float
+    """One, and the part of the baseline's seconds that brickprof says it took: no noise of the machine is in that, nor
+    what it cannot see of itself."""
 
 
 @dataclass
@@ -104,7 +107,8 @@ def ratio(name: str, ours: Replicas, baseline: Replicas, quiet: float) -> Ratio:
     low, high = interval(pairs)
     wall = sum(block.wall for blocks in ours for block in blocks) / sum(b.wall for bs in baseline for b in bs)
     cpu = sum(block.cpu for blocks in ours for block in blocks) / sum(b.cpu for bs in baseline for b in bs)
-    return Ratio(name, middle(pairs), low, high, wall, cpu, quiet)
+    own = 1 + sum(block.own for blocks in ours for block in blocks) / sum(b.wall for bs in baseline for b in bs)
+    return Ratio(name, middle(pairs), low, high, wall, cpu, quiet, own)
 
 
 def quiet(ours: Replicas, *plain: Replicas) -> float:
@@ -253,7 +257,7 @@ def ratio_table(results: list[Result]) -> Table:
     table = Table(title="Time of a step against the plain run", title_justify="left")
     for heading in ("case", "variant"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("ms a step", "ratio", "95 %", "quiet", "all seconds", "all CPU", "promised"):
+    for heading in ("ms a step", "ratio", "95 %", "quiet", "all seconds", "all CPU", "own account", "promised"):
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         for row in (result.baselines, *result.ratios):
@@ -262,7 +266,8 @@ def ratio_table(results: list[Result]) -> Table:
             milliseconds = result.step_ms * (row.median if row is not result.baselines else 1)
             table.add_row(
                 result.case, row.variant, f"{milliseconds:.2f}", f"{row.median:.3f}",
-                f"{row.low:.3f}-{row.high:.3f}", f"{row.quiet:.3f}", f"{row.total:.3f}", f"{row.cpu:.3f}", mark,
+                f"{row.low:.3f}-{row.high:.3f}", f"{row.quiet:.3f}", f"{row.total:.3f}", f"{row.cpu:.3f}",
+                f"{row.own:.4f}" if row.own > 1 else "", mark,
             )  # fmt: skip
         table.add_section()
     return table
@@ -331,7 +336,7 @@ def main() -> None:
 
                 results.append(measure(case, variants, length, folder, progress, tell))
 
-    console = Console(width=max(Console().width, 116))
+    console = Console(width=max(Console().width, 130))
     console.print(" · ".join(f"{name} {value}" for name, value in machine().items()))
     console.print(ratio_table(results))
     console.print(cost_table(results))

@@ -42,6 +42,8 @@ class Block:
 
     wall: float
     cpu: float
+    own: float = 0.0
+    """What brickprof says that it took of them, on the thread that trains and on the one that writes."""
 
 
 class Worker:
