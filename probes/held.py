@@ -61,7 +61,7 @@ class HeldProbe(Probe):
             spread = _spread([p for p in owned(optimizer) if p.requires_grad])
             number = book.optimizer(optimizer)
             # Cleared since its last update: what is there now was added up since, in steps that another one made.
-            clear = hub.cleared.get(id(optimizer), 0) > hub.updated.get(id(optimizer), 0)
+            clear = hub.clears.get(id(optimizer), 0) > hub.updated.get(id(optimizer), 0)
             self._looked[number], self._held[number] = len(spread), [] if clear else spread
         if not self._held and not book.optimizers():
             spread = _spread(self.session.watched())

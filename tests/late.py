@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -47,6 +48,9 @@ class Lane:
 
     def number(self, tensor: torch.Tensor) -> str:
         return self.at
+
+    def current(self, tensor: torch.Tensor) -> Callable[[], str]:
+        return lambda: self.at
 
     def on(self, stream: str) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

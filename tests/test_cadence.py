@@ -240,7 +240,7 @@ def test_quiet_steps_are_those_that_nothing_is_on_in(least, deep_at, calls):
             if at == step:
                 getattr(cadence, what)(step + 3 if what != "renew" else step)
         looked = (
-            step % least == 0 or step % 100 == 0 or step <= cadence.deep_until or step <= cadence.attentive_until
+            step % least == 0 or step == 100 or step <= cadence.deep_until or step <= cadence.attentive_until
             or cadence.due(step) or step in cadence.planned
         )  # fmt: skip
         assert cadence.quiet(step) is not looked, step

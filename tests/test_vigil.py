@@ -82,6 +82,7 @@ def session(level="standard", typical=30e6):
     return SimpleNamespace(
         step=0, paid=paid, correct=paid.append, backlog=Backlog(), fused=Fused(), readback=readback,
         settings=SimpleNamespace(level=level),
+        takes_norms=level != "light",
         cadence=cadence(typical, level),
     )  # fmt: skip
 
@@ -285,7 +286,7 @@ def test_norms_stand_in_for_tables_only_while_they_tell_of_all_that_is_updated(c
 
 def test_at_light_norms_are_not_held():
     over, given = settled(), parameters()
-    over.settings.level = "light"
+    over.settings.level, over.takes_norms = "light", False
     _, normal, _, tables = clipped(over, given, 6)
     assert not normal and tables
 

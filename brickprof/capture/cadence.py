@@ -57,6 +57,8 @@ _GROWN = max(LOOKS) + 8
 _AGAIN = frozenset({0, 1, 2, 4, 8, 16})
 """The same after something new has joined: a second optimizer, a part of the model that was replaced."""
 _MOST_RENEWALS = 8
+_RESCANS = frozenset({1, 2, 10, 100, 1000, 2000, 4000})
+_RESCAN_EVERY = 10_000
 _RECKON_STEPS = 64
 _FAR = 64
 _PLANNED = 0.8
@@ -186,7 +188,7 @@ class Cadence:
     def _looked(self, step: int) -> bool:
         return bool(
             not step % self.least
-            or not step % 100
+            or rescanned(step)
             or step <= max(self.deep_until, self.attentive_until)
             or self.due(step)
             or step in self.planned
@@ -351,6 +353,12 @@ class Cadence:
             left = max(left - cost / self.stride[way], 0.05 * whole)
         self.least = min(stride for way, stride in self.stride.items() if self.level != "light" or way in _LIGHT)
         return self.stride != before
+
+
+def rescanned(step: int) -> bool:
+    """Whether models are looked for anew in ``step``, which takes milliseconds: one that has joined may have told
+    nobody."""
+    return step in _RESCANS or (step > 0 and not step % _RESCAN_EVERY)
 
 
 def _power_of_two(ratio: float, longest: int) -> int:

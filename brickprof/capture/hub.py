@@ -24,14 +24,14 @@ sessions: list[Session] = []
 listening = False
 """Whether any session looks at this step; where not, only the signals that move the step are sent."""
 zeroed = 0
-cleared: dict[int, int] = {}
-"""By the id of an optimizer or module: the value of ``zeroed`` when it last cleared its gradients."""
 clears: dict[int, int] = {}
-"""The same: how often it cleared them."""
+"""By the id of an optimizer or module: how often it cleared its gradients."""
 updated: dict[int, int] = {}
-"""By the id of an optimizer: the value of ``zeroed`` when it last made an update."""
+"""By the id of an optimizer: how often it had cleared them when it last made an update."""
 scheduled = 0
 """How often gradients were cleared and rates scheduled in this process: too cheap to skip, too frequent to send."""
+takes_norms = False
+"""Whether a session wants to know the norms that a clip computes."""
 every_batch = False
 """Whether batches are looked at in steps that nobody looks at else: where steps are slow, for a while."""
 keeps_graph = False
@@ -42,6 +42,7 @@ _factory: Factory | None = None
 _making = False
 _lock = threading.Lock()
 _counter = time.perf_counter_ns
+_thread = threading.get_ident
 
 
 _early: list[tuple[str, dict[str, Any]]] = []
@@ -99,7 +100,7 @@ def settle(*, force: bool = False) -> None:
     ended = stretch
     if ended is None:
         return
-    if not ended.own and not force:
+    if ended.thread != _thread() and not force:
         ended.stop()
         return
     stretch = None
@@ -108,17 +109,6 @@ def settle(*, force: bool = False) -> None:
     except Exception as error:
         for session in tuple(sessions):
             _failed(session, error)
-
-
-def noted(signal: str, *args: Any) -> bool:
-    """Whether ``signal`` is one that the stretch under way has waited for. Where not, ``settle`` has to follow before
-    anything else is done about it; all that sends something does that."""
-    if stretch is None or not stretch.own:
-        return False
-    try:
-        return bool(getattr(stretch, signal)(*args))
-    except Exception:
-        return False
 
 
 def stretch_out(optimizer: Any, before: Stretch | None = None) -> None:
@@ -142,7 +132,7 @@ def goes_on() -> bool:
     settle()
     if optimizer is not None:
         stretch_out(optimizer, before)
-    return noted("fetched")
+    return stretch is not None and stretch.fetched()
 
 
 def send(signal: str, *args: Any) -> None:
@@ -201,7 +191,8 @@ def keep_vigil(parameters: Any, *, clipping: bool = False, norms: Any = None) ->
         if session.vigil is not None and not (session.on.guard or session.on.full):
             start = _counter()
             try:
-                session.pattern += ("c" if norms is not None else "x") if clipping else ""
+                if clipping:
+                    session.pattern += "x" if norms is None and session.takes_norms else "c"
                 session.vigil(parameters, clipping=clipping, norms=norms)
             except Exception as error:
                 _failed(session, error)
@@ -219,8 +210,9 @@ def _failed(session: Session, error: Exception) -> None:
 
 def listen() -> None:
     """A session went on to another step: is anybody looking now?"""
-    global listening
+    global listening, takes_norms
     listening = any(session.looking for session in sessions)
+    takes_norms = any(session.takes_norms for session in sessions)
 
 
 def emit(signal: str, *args: Any) -> None:

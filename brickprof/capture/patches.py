@@ -28,7 +28,8 @@ _undo: list[Callable[[], None]] = []
 _first_call: Any = None
 _norm_type: Any = 2.0
 _counter = time.perf_counter_ns
-_compiling = torch.compiler.is_compiling
+_compiling = torch.compiler.is_dynamo_compiling
+"""Of what torch has to tell this, the cheapest: it is asked several times in every step, in no cache."""
 
 
 def install() -> None:
@@ -42,6 +43,7 @@ def install() -> None:
     _patch_scaler()
     _patch_loader()
     _patch_compile()
+    _patch_graphs()
     _patch_copies()
     for tap in (losses, states, collectives, pruning, tables, arguments):
         tap.install(_replace)
@@ -93,7 +95,7 @@ def _patch_autograd() -> None:
             if stretch is not None:
                 if stretch.inside:
                     return original(*args, **kwargs)
-                if hub.noted("backward", args, kwargs, hub.zeroed):
+                if stretch.backward(args, kwargs, hub.zeroed):
                     stretch.inside = True
                     try:
                         return original(*args, **kwargs)
@@ -154,15 +156,13 @@ def _patch_optimizers() -> None:
         return call
 
     def zero_grad(original: Any) -> Any:
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
+        def call(self: Any, set_to_none: Any = True) -> Any:
+            result = original(self, set_to_none)
             if not _compiling():
                 hub.zeroed += 1
-                hub.cleared[id(self)] = hub.zeroed
                 hub.clears[id(self)] = hub.clears.get(id(self), 0) + 1
                 if hub.listening:
-                    to_none = args[0] if args else kwargs.get("set_to_none", True)
-                    hub.emit("zero_grad", self, bool(to_none))
+                    hub.emit("zero_grad", self, bool(set_to_none))
             return result
 
         return call
@@ -180,8 +180,9 @@ def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
     # Where nobody looks, the end says enough. An optimizer that computes gradients itself is another matter.
     if _compiling():
         return
-    if hub.stretch is not None:
-        if len(_args) <= 1 and not _kwargs and hub.noted("begins", stepping):
+    stretch = hub.stretch
+    if stretch is not None:
+        if len(_args) <= 1 and not _kwargs and stretch.begins(stepping):
             return
         hub.settle()
     if hub.listening or len(_args) > 1 or _kwargs:
@@ -192,8 +193,9 @@ def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
 
 def _optimizer_end(stepping: Any, _args: Any, _kwargs: Any) -> None:
     if not _compiling():
-        hub.updated[id(stepping)] = hub.zeroed
-        if hub.noted("updated", stepping):
+        hub.updated[id(stepping)] = hub.clears.get(id(stepping), 0)
+        stretch = hub.stretch
+        if stretch is not None and stretch.updated(stepping):
             return
         if hub.passes("pass_update", stepping):
             hub.stretch_out(stepping)
@@ -211,8 +213,9 @@ def _patch_clipping() -> None:
         def call(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
             if _compiling():
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
-            parameters, norms = _as_list(parameters), _norms(total_norm)
-            if hub.noted("clipped", parameters, norms):
+            parameters, stretch = _as_list(parameters), hub.stretch
+            norms = _norms(total_norm) if hub.takes_norms else None
+            if stretch is not None and stretch.clipped(parameters, norms):
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
             hub.keep_vigil(parameters, clipping=True, norms=norms)
             if not hub.listening:
@@ -246,7 +249,7 @@ def _patch_clipping() -> None:
             if _compiling():
                 return original(parameters, max_norm, norm_type, *args, **kwargs)
             _norm_type = norm_type
-            catch = hub.sessions and not hub.listening and norm_type == 2.0 and torch.stack is _stack
+            catch = hub.takes_norms and not hub.listening and norm_type == 2.0 and torch.stack is _stack
             if catch:
                 _caught.each = ()
                 torch.stack = _catch
@@ -305,13 +308,18 @@ def _as_list(parameters: Any) -> list[Any]:
 
 
 def _patch_schedulers() -> None:
+    plateau = lr_scheduler.ReduceLROnPlateau.__dict__["step"]
+
     def step(original: Any) -> Any:
+        judges = original is plateau
+
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, *args, **kwargs)
             if not _compiling():
                 hub.scheduled += 1
-                hub.emit("scheduled", self)
-                if hasattr(self, "num_bad_epochs"):
+                if hub.listening:
+                    hub.emit("scheduled", self)
+                if judges:
                     hub.tell("plateau_judged", self, args[0] if args else kwargs.get("metrics"))
             return result
 
@@ -369,7 +377,8 @@ def _patch_loader() -> None:
         def call(self: Any) -> Any:
             if not hub.sessions:
                 return original(self)
-            if not hub.every_batch and (hub.noted("fetched") or hub.goes_on()):
+            stretch = hub.stretch
+            if stretch is not None and not hub.every_batch and (stretch.fetched() or hub.goes_on()):
                 return original(self)
             if not hub.passes("pass_fetch"):
                 hub.send("fetch_begin", self)
@@ -400,6 +409,19 @@ def _patch_loader() -> None:
 
 
 # -- copies
+
+
+def _patch_graphs() -> None:
+    def begin(original: Any) -> Any:
+        """What was noted is dealt with before: no work of ours may get into the graph, nor be held in its memory."""
+
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            hub.settle()
+            return original(self, *args, **kwargs)
+
+        return call
+
+    _replace(torch.cuda.CUDAGraph, "capture_begin", begin)
 
 
 def _patch_copies() -> None:

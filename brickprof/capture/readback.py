@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 
-from brickprof.capture.surroundings import hands_off
+from brickprof.capture.surroundings import hands_off, recording
 from brickprof.capture.tensors import on_host
 from brickprof.clock import now
 
@@ -71,6 +71,9 @@ class Lane(Protocol):
     def number(self, tensor: torch.Tensor) -> Any:
         """What tells the current stream of a tensor's device from every other."""
 
+    def current(self, tensor: torch.Tensor) -> Callable[[], Any]:
+        """Gives the same of the device that ``tensor`` is on, whenever it is asked."""
+
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         """Inside it, work goes to ``stream``."""
 
@@ -94,6 +97,9 @@ class Cuda:
         device = tensor.get_device()
         return device, torch._C._cuda_getCurrentRawStream(device)
 
+    def current(self, tensor: torch.Tensor) -> Callable[[], Any]:
+        return partial(torch._C._cuda_getCurrentRawStream, tensor.get_device())
+
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         return torch.cuda.stream(stream)
 
@@ -103,7 +109,7 @@ class Cuda:
         return event
 
     def recording(self) -> bool:
-        return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+        return recording()
 
     def buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         buffer = torch.empty(numel, dtype=dtype, device="cpu", pin_memory=True)

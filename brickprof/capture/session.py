@@ -29,7 +29,7 @@ from brickprof.capture.backlog import Backlog
 from brickprof.capture.book import Book, owned
 from brickprof.capture.budgets import Budgets, Declared, Strain
 from brickprof.capture.by_hand import ByHand
-from brickprof.capture.cadence import EARLIEST, NOTHING, Cadence
+from brickprof.capture.cadence import EARLIEST, NOTHING, Cadence, rescanned
 from brickprof.capture.census import Census
 from brickprof.capture.device_clock import DeviceClock
 from brickprof.capture.dispatch import Dispatch
@@ -59,7 +59,6 @@ _BRISK_NS = 50_000_000
 """Steps shorter than this are brisk: only sampled ones are traced."""
 _PUBLISH_NS = 100_000_000
 _READ_BACK_NS = {"light": 1_000_000_000, "standard": 400_000_000, "deep": 400_000_000}
-_RESCAN_STEPS = (1, 2, 10, 100, 1000)
 _LONG_PATTERN = 8
 _counter = time.perf_counter_ns
 
@@ -121,6 +120,8 @@ class Session:
         """Called by whatever comes to the session past the hub: what was only noted is to be dealt with first."""
         self.pattern = ""
         """What this step has had so far, in steps that nobody looks at: a letter for each signal."""
+        self.takes_norms = settings.level != "light"
+        """Whether norms that a clip computes are worth the trouble."""
         self.norms_passed: Callable[[tuple[int, int], Sequence[tuple[int, int, Norms]]], None] = _nothing
         """Told of the norms that clips have computed, in steps of a stretch."""
         self.stretches = Stretches(self)
@@ -415,7 +416,7 @@ class Session:
         wall = self._idled(last.fetched, len(steps))
         self.steps.advance_by(number, len(steps))
         self.step = self.trace.step = self.steps.number
-        self.pattern = "fbcu" if last.norms is not None else "fbu"
+        self.pattern = "fbcu" if last.clipped[1] else "fbu"
         self._trained = self.step + 1
         self.losses_passed(first, steps)
         clips = [
@@ -438,8 +439,9 @@ class Session:
         self.pattern += "b"
         self._trained = self.step + 1
         self.losses_passed(self.step, [step])
-        if step.norms is not None:
+        if step.clipped[1]:
             self.pattern += "c"
+        if step.norms is not None:
             self.norms_passed(step.clipped, [(self.step, step.loss_at, step.norms)])
 
     def pass_update(self, optimizer: Any) -> bool:
@@ -555,7 +557,7 @@ class Session:
             self._grown_from = (self._step_started, self.journal.written_ns)
             self._settled_from = self._grown_from if step <= EARLIEST else self._settled_from
         on = self.on = self.cadence.begin(step)
-        if step in _RESCAN_STEPS or step % 1000 == 0:
+        if rescanned(step):
             self._guarded("models", self.census.rescan)
         self.looking = on is not NOTHING
         if self.lookout is not None:

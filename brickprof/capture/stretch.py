@@ -14,16 +14,18 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from brickprof.capture.readback import may_hold
-from brickprof.capture.surroundings import hands_off, static_outputs
+from brickprof.capture.surroundings import static_outputs
 from brickprof.capture.tensors import on_host
-from brickprof.clock import now
+from brickprof.clock import OFFSET
 
 if TYPE_CHECKING:
     from brickprof.capture.session import Session
@@ -40,12 +42,17 @@ class Most(NamedTuple):
 _MOST = {"light": Most(32, 1_000_000_000)}
 """By level, where it is not as usual."""
 _LEAP = 2.0
+_WAIT = 16
 _LONGEST = 4096
-_NOTED_NS = 10_000
-"""What the signals of a step are taken to cost that are only noted: to ask the clock would cost as much again."""
-_UPDATED, _FETCHED, _BACKWARD, _CLIPPED, _STOPPED = range(5)
+_NOTED_NS = 40_000
+"""What the signals of a step are taken to cost that are only noted, until some were timed."""
+_AROUND = 1.5
+"""So many times that is what it takes with all that is patched into torch for it, which asks no clock."""
+_TIMED = 9
+_UPDATED, _FETCHED, _BACKWARD, _CLIPPED, _BEGUN, _STOPPED = range(6)
 _counter = time.perf_counter_ns
 _thread = threading.get_ident
+_modes = torch._C._len_torch_dispatch_stack
 
 
 class Passed(NamedTuple):
@@ -65,13 +72,17 @@ class Passed(NamedTuple):
     rate: Any = None
 
 
+_LOSS_AT = Passed._fields.index("loss_at")
+
+
 class Stretch:
     """What was noted so far. Every method says whether the signal was one that it waits for. No model, optimizer or
     graph lives longer for it: a training may end in the middle of a stretch, and the program go on for hours."""
 
     __slots__ = (
-        "_at", "_clips", "_key", "_left", "_losses", "_number", "_optimizer", "_passed", "_place", "_rate", "_session",
-        "_stream", "_thread", "_until", "_whole", "inside",
+        "_at", "_clips", "_current", "_device", "_key", "_lane", "_left", "_losses", "_normed", "_number", "_optimizer",
+        "_passed", "_place", "_rate", "_sample", "_session", "_stream", "_until", "_whole", "inside", "noted_ns",
+        "thread",
     )  # fmt: skip
 
     def __init__(
@@ -81,16 +92,25 @@ class Stretch:
         self._number = number
         self._optimizer = weakref.ref(optimizer)
         self._clips = clips
+        self._normed = session.takes_norms
         self._whole = whole
         """Whether all that is updated is clipped before, and not only a part of it."""
         self._key: tuple[int, int] | None = None
         """Of what is clipped."""
         self._left = steps
+        self._sample = steps - 2
+        self.noted_ns = 0
+        """What noting took in the second step."""
         self._until = _counter() + most_ns
-        self._thread = _thread()
+        self.thread = _thread()
+        """The one that it is noted by, and nothing of any other."""
+        self._lane = session.readback.lane
         self._at = _UPDATED
         self._passed: list[list[Any]] = []
         self._rate = rate_of(optimizer)
+        self._device = -1
+        self._current: Callable[[], Any] | None = None
+        """Gives the number of the stream that is current on it."""
         self._place: Any = None
         self._stream: Any = None
         """The stream that losses are made in: its number, and itself."""
@@ -98,11 +118,6 @@ class Stretch:
         """Where they lie: one that lies where another does is written over by every replay of a graph."""
         self.inside = False
         """Whether a backward is under way: one inside it is part of it."""
-
-    @property
-    def own(self) -> bool:
-        """Whether this is the thread that it is noted by."""
-        return _thread() == self._thread
 
     def follow(self, before: Stretch) -> None:
         """Begins at once where ``before`` has ended: whatever is not as it was there is worth a look, a rate too that
@@ -112,7 +127,7 @@ class Stretch:
     @property
     def done(self) -> bool:
         """Whether nothing was out of the ordinary so far, of steps that are over."""
-        return self._at == _UPDATED and len(self._passed) > 1 and _thread() == self._thread
+        return self._at == _UPDATED and len(self._passed) > 1 and _thread() == self.thread
 
     @property
     def optimizer(self) -> Any:
@@ -121,73 +136,134 @@ class Stretch:
 
     def fetched(self) -> bool:
         at = _counter()
-        if self._at != _UPDATED or not self._left or at > self._until or _thread() != self._thread:
+        if self._at != _UPDATED or not self._left or at > self._until or _thread() != self.thread:
             return False
         self._left -= 1
+        if self._left == self._sample:
+            self.__class__ = _Timed
         self._at = _FETCHED
         self._passed.append([at])
         return True
 
     def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], zeroed: int) -> bool:
-        loss = args[0] if args else None
-        if self._at != _FETCHED or type(loss) is not torch.Tensor or _thread() != self._thread:
+        if self._at != _FETCHED or _thread() != self.thread:
             return False
-        for given in (*args[1:], *kwargs.values()):  # a graph that is kept, a gradient that is given
+        for given in args[1:]:  # a gradient, a graph that is kept
             if given is not None and given is not False:
                 return False
-        if on_host(loss) or loss.dtype is not torch.float32 or not may_hold(loss) or static_outputs() or hands_off():
-            return False
-        readback, at = self._session.readback, loss.data_ptr()
-        place = readback.lane.number(loss)
-        if self._place is None:
-            self._place, self._stream = place, readback.lane.stream(loss)
-        if place != self._place or at in self._losses:
+        for given in kwargs.values():
+            if given is not None and given is not False:
+                return False
+        try:
+            loss = args[0]
+            if type(loss) is not torch.Tensor:
+                return False
+            at = loss.data_ptr()  # what is traced or transformed has none
+            current = self._current or self._begin(loss)
+            if current is None or current() != self._place or loss.get_device() != self._device:
+                return False
+            if at in self._losses or _modes() or (loss._base is not None and not may_hold(loss)):
+                return False
+            self._passed[-1] += (loss.detach(), loss._version, _counter(), zeroed)
+        except Exception:
             return False
         self._losses.add(at)
         self._at = _BACKWARD
-        self._passed[-1] += (loss.detach(), loss._version, now(), zeroed)
         return True
 
+    def _begin(self, loss: torch.Tensor) -> Callable[[], Any] | None:
+        """The first loss: where the others have to be, if it may be held."""
+        if on_host(loss) or loss.dtype is not torch.float32 or not may_hold(loss):
+            return None
+        lane, self._device = self._lane, loss.get_device()
+        current, self._stream = lane.current(loss), lane.stream(loss)
+        self._current, self._place = current, current()
+        return current
+
     def clipped(self, parameters: list[Any], norms: Norms | None) -> bool:
-        if self._at != _BACKWARD or norms is None or not self._clips or norms.each.numel() != len(parameters):
+        count = len(parameters)
+        if self._at != _BACKWARD or not count or not self._clips or _thread() != self.thread:
             return False
-        key = id(parameters[0]), len(parameters)
-        self._key = self._key or key
+        if self._normed and (norms is None or norms.each.numel() != count):
+            return False
+        key = id(parameters[0]), count
         if key != self._key:
-            return False  # others than before
+            if self._key is not None:
+                return False  # others than before
+            self._key = key
         self._at = _CLIPPED
         self._passed[-1] += (key, norms)
         return True
 
     def begins(self, optimizer: Any) -> bool:
         """An update is about to be made."""
-        return optimizer is self._optimizer() and self._at == (_CLIPPED if self._clips else _BACKWARD)
+        if optimizer is not self._optimizer() or self._at != (_CLIPPED if self._clips else _BACKWARD):
+            return False
+        self._at = _BEGUN
+        return True
 
     def updated(self, optimizer: Any) -> bool:
-        if not self.begins(optimizer):
+        if self._at != _BEGUN or optimizer is not self._optimizer():
             return False
         rate = rate_of(optimizer)
         if rate is not self._rate and not (type(rate) is type(self._rate) is float and rate <= _LEAP * self._rate):
             return False  # a leap of the rate is worth a look
         self._rate = rate
         self._at = _UPDATED
-        if not self._clips:
-            self._passed[-1] += ((0, 0), None)
-        self._passed[-1] += (True, rate)
+        self._passed[-1] += (True, rate) if self._clips else ((0, 0), None, True, rate)
         return True
 
     def over(self) -> None:
         """Tells the session what has passed."""
-        steps, lane = [Passed(*step) for step in self._passed], self._session.readback.lane
-        first = next((step.loss for step in steps if step.loss is not None), None)
-        elsewhere = first is not None and lane.number(first) != self._place
+        for step in self._passed:
+            if len(step) > _LOSS_AT:
+                step[_LOSS_AT] += OFFSET
+        steps, lane = [Passed(*step) for step in self._passed], self._lane
+        elsewhere = self._current is not None and self._current() != self._place
         with lane.on(self._stream) if elsewhere else nullcontext():
-            self._session.stretches.over(self._number, steps)
+            self._session.stretches.over(self._number, steps, self.noted_ns)
 
     def stop(self) -> None:
         """Another thread has something to tell: no signal is waited for any more, and no stretch is begun again."""
         self._left, self._at = 0, _STOPPED
         self._session.stretches.never = True
+
+
+class _Timed(Stretch):
+    """The same from the second batch to the third: what noting takes is timed, which costs as much again."""
+
+    __slots__ = ()
+
+    def fetched(self) -> bool:
+        start = _counter()
+        self.__class__ = Stretch  # type: ignore[assignment]
+        noted = self.fetched()
+        self.noted_ns += _counter() - start
+        return noted
+
+    def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], zeroed: int) -> bool:
+        start = _counter()
+        noted = super().backward(args, kwargs, zeroed)
+        self.noted_ns += _counter() - start
+        return noted
+
+    def clipped(self, parameters: list[Any], norms: Norms | None) -> bool:
+        start = _counter()
+        noted = super().clipped(parameters, norms)
+        self.noted_ns += _counter() - start
+        return noted
+
+    def begins(self, optimizer: Any) -> bool:
+        start = _counter()
+        noted = super().begins(optimizer)
+        self.noted_ns += _counter() - start
+        return noted
+
+    def updated(self, optimizer: Any) -> bool:
+        start = _counter()
+        noted = super().updated(optimizer)
+        self.noted_ns += _counter() - start
+        return noted
 
 
 class Stretches:
@@ -196,9 +272,11 @@ class Stretches:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._most = _MOST.get(session.settings.level, Most())
-        self._from = self._waited = 0
-        """The step from which on a stretch is tried again, and how long it was waited for that."""
+        self._from = self._vain = 0
+        """The step from which on a stretch is tried again, and how often one was begun in vain, one after another."""
         self.never = False
+        self._noted: deque[int] = deque([_NOTED_NS], maxlen=_TIMED)
+        """What the signals of a step took that were only noted, in some steps."""
 
     def offer(self, optimizer: Any, before: Stretch | None = None) -> Stretch | None:
         """``optimizer`` has made the update of a step that nobody looked at, or the last one of the stretch ``before``:
@@ -225,14 +303,17 @@ class Stretches:
             made.follow(before)
         return made
 
-    def over(self, number: int, steps: Sequence[Passed]) -> None:
-        """A stretch is over: all that is done in a step that nobody looks at, for all of its steps."""
+    def over(self, number: int, steps: Sequence[Passed], noted_ns: int) -> None:
+        """A stretch is over: all that is done in a step that nobody looks at, for all of its steps. To note one of them
+        took ``noted_ns``, if that is known."""
         session, start = self._session, _counter()
+        if noted_ns and len(steps) > 1 and steps[1].updated:
+            self._noted.append(noted_ns)
         self._replay(number, steps)
-        # One that was begun in vain: the next is tried later and later.
-        self._waited = 0 if len(steps) > 1 else min(2 * self._waited + 64, _LONGEST)
-        self._from = session.step + self._waited
-        session.correct(_counter() - start + _NOTED_NS * len(steps))
+        # Begun in vain, again and again: the next is tried later and later. Once may be the end of an epoch.
+        self._vain = 0 if len(steps) > 1 else self._vain + 1
+        self._from = session.step + (min(_WAIT << self._vain, _LONGEST) if self._vain > 1 else 0)
+        session.correct(_counter() - start + int(_AROUND * median(self._noted)) * len(steps))
 
     def _replay(self, number: int, steps: Sequence[Passed]) -> None:
         session = self._session

@@ -16,16 +16,23 @@ _dispatch_mode: Callable[[int], object] = torch._C._get_dispatch_stack_at
 _functorch_level: Callable[[], int | None] = torch._C._functorch.maybe_current_level
 _tracing: Callable[[], object] = torch._C._get_tracing_state
 _cuda_ready: Callable[[], bool] = torch.cuda.is_initialized
-_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
+_capturing: Callable[[], bool] = (
+    torch._C._cuda_isCurrentStreamCapturing if hasattr(torch._C, "_CudaStreamBase") else lambda: False
+)
 
 
 def hands_off() -> bool:
-    return host_hands_off() or bool(_cuda_ready() and _capturing())
+    return host_hands_off() or recording()
+
+
+def recording() -> bool:
+    """Whether a graph of a device is being captured."""
+    return _cuda_ready() and _capturing()
 
 
 def host_hands_off() -> bool:
     """The same for an operation on a host tensor, which no graph of a device would capture."""
-    return bool(_users_modes() or _functorch_level() is not None or _tracing() is not None)
+    return bool((_dispatch_modes() and _users_modes()) or _functorch_level() is not None or _tracing() is not None)
 
 
 def _users_modes() -> bool:

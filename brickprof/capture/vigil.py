@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _SHARE = {"light": 0.1, "standard": 0.75, "deep": 1.0}
 """Of the budget; the rest is for all other looks."""
-_SHARE_BESIDE_NORMS = 0.08
+_SHARE_BESIDE_NORMS = 0.05
 """Of tables where norms tell the rest: what comes of a table later costs as much again."""
 _LONGEST = 64
 _MOST_DOUBTS = 8
@@ -184,7 +184,7 @@ class Vigil:
     def take(self, parameters: Sequence[torch.Tensor], norms: Norms | None = None) -> None:
         """Looks at the gradients of ``parameters``, if it is time and they lie on a device."""
         step = self._session.step
-        if self._session.settings.level == "light":
+        if not self._session.takes_norms:
             norms = None
         key = (id(parameters[0]), len(parameters)) if parameters else (0, 0)
         known = self._known_as(key, parameters) if norms is not None else None
