@@ -9,6 +9,7 @@ import json
 import math
 import threading
 import weakref
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -18,10 +19,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 import brickprof
-from brickprof.capture import hub
+from brickprof.capture import hub, patches
 from brickprof.capture.fused import Fused, Table
 from brickprof.capture.session import Session
-from brickprof.capture.stretch import Stretches
+from brickprof.capture.stretch import _NOTED_NS, Stretches
 from brickprof.run import Run
 from tests.late import pretend
 from tests.test_readback_keep import Device
@@ -456,6 +457,68 @@ def test_one_that_is_begun_in_vain_again_and_again_is_tried_more_and_more_rarely
 
     recorded(tmp_path, Scales(), most=8)
     assert 0 < len(stretches) < 12
+
+
+def test_one_in_vain_now_and_then_costs_no_other(tmp_path, stretches):
+    """As an epoch that ends right behind the first step of a stretch."""
+
+    class Ends(Training):
+        def step(self, x, number):
+            loss = super().step(x, number)
+            if stretches and len(hub.stretch._passed if hub.stretch is not None else ()) == 1 and not number % 3:
+                hub.settle()
+            return loss
+
+    recorded(tmp_path, Ends(), most=8)
+    assert stretches.count(1) > 5 and sum(stretches) > 300
+
+
+def test_what_noting_takes_is_timed_and_paid_for(tmp_path, stretches):
+    training = Training()
+    with brickprof.attach(training.net, out=tmp_path, overhead="0.01%") as watched:
+        session = watched._session
+        session.idle = lambda step, longest, *, clips: longest
+        training.run(loader(300))
+        before = session.spent, len(stretches), session.stretches._noted.copy()
+        session.stretches._noted = deque([10**9] * 9, maxlen=9)  # a second a step
+        training.run(loader(8))
+    spent, count, noted = before
+    assert count > 3 and _NOTED_NS not in noted and all(0 < each < 10**8 for each in noted)
+    assert session.spent - spent > 5 * 10**9
+
+
+@pytest.mark.parametrize("clip", [True, False])
+def test_at_light_no_norm_is_caught_and_all_is_told(tmp_path, stretches, clip, monkeypatch):
+    caught = []
+    monkeypatch.setattr(patches, "_catch", lambda *args, **kwargs: caught.append(1) or patches._stack(*args, **kwargs))
+    runs = []
+    for most in (0, 6):
+        training = Training(clip)
+        with brickprof.attach(training.net, out=tmp_path / str(most), level="light", overhead="0.01%") as watched:
+            watched._session.idle = lambda step, longest, *, clips, most=most: min(longest, most)
+            training.run(loader())
+        runs.append(told(Run.open(watched.folder)))
+    assert sum(stretches) > 200 and runs[0] == runs[1] and not caught
+
+
+def test_a_step_that_is_not_clipped_is_judged_all_the_same(tmp_path, stretches, monkeypatch):
+    """Where a stretch waits for norms and none come, the gradients are looked at before they are applied."""
+
+    class Sometimes(Training):
+        def step(self, x, number):
+            self.clip = number != 333
+            return super().step(x, number)
+
+    asked = []
+    training = Sometimes()
+    with brickprof.attach(training.net, out=tmp_path, overhead="0.01%") as watched:
+        session = watched._session
+        session.idle = lambda step, longest, *, clips: min(longest, 8)
+        vigil = session.vigil
+        session.vigil = lambda *given, **how: asked.append((session.step, how["clipping"])) or vigil(*given, **how)
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        training.run(loader())
+    assert stretches and (333, False) in asked
 
 
 def test_a_fork_begins_without_one(tmp_path, stretches):

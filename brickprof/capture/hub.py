@@ -132,7 +132,10 @@ def goes_on() -> bool:
     settle()
     if optimizer is not None:
         stretch_out(optimizer, before)
-    return stretch is not None and stretch.fetched()
+    if stretch is None:
+        return False
+    stretch.fetched = True
+    return True
 
 
 def send(signal: str, *args: Any) -> None:

@@ -20,6 +20,7 @@ from torch.optim import lr_scheduler, optimizer
 from torch.utils.data import dataloader
 
 from brickprof.capture import hub
+from brickprof.capture.stretch import Stretch
 from brickprof.capture.taps import arguments, collectives, losses, pruning, states, tables
 from brickprof.capture.undressed import is_ours, undressed
 from brickprof.capture.vigil import Norms
@@ -28,6 +29,7 @@ _undo: list[Callable[[], None]] = []
 _first_call: Any = None
 _norm_type: Any = 2.0
 _counter = time.perf_counter_ns
+_thread = threading.get_ident
 _compiling = torch.compiler.is_dynamo_compiling
 """Of what torch has to tell this, the cheapest: it is asked several times in every step, in no cache."""
 
@@ -182,7 +184,7 @@ def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
         return
     stretch = hub.stretch
     if stretch is not None:
-        if len(_args) <= 1 and not _kwargs and stretch.begins(stepping):
+        if stretch.waits and id(stepping) == stretch.whose and len(_args) <= 1 and not _kwargs:
             return
         hub.settle()
     if hub.listening or len(_args) > 1 or _kwargs:
@@ -211,7 +213,7 @@ def _patch_clipping() -> None:
         """torch's second half of clipping: the norm is known, the gradients are still whole."""
 
         def call(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
-            if _compiling():
+            if _compiling() or (hub.stretch is not None and not hub.takes_norms):
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
             parameters, stretch = _as_list(parameters), hub.stretch
             norms = _norms(total_norm) if hub.takes_norms else None
@@ -246,10 +248,10 @@ def _patch_clipping() -> None:
     def norm(original: Any) -> Any:
         def call(parameters: Any, max_norm: Any, norm_type: Any = 2.0, *args: Any, **kwargs: Any) -> Any:
             global _norm_type
-            if _compiling():
+            if _compiling() or not (hub.listening or hub.takes_norms):
                 return original(parameters, max_norm, norm_type, *args, **kwargs)
             _norm_type = norm_type
-            catch = hub.takes_norms and not hub.listening and norm_type == 2.0 and torch.stack is _stack
+            catch = not hub.listening and norm_type == 2.0 and torch.stack is _stack
             if catch:
                 _caught.each = ()
                 torch.stack = _catch
@@ -372,13 +374,21 @@ def _patch_scaler() -> None:
         _replace(scaler, name, make)
 
 
+def _noted(stretch: Stretch) -> bool:
+    """Whether a batch is one that ``stretch``, or the one that follows it, has waited for."""
+    if stretch.open and stretch.thread == _thread():
+        stretch.fetched = True
+        return True
+    return hub.goes_on()
+
+
 def _patch_loader() -> None:
     def fetch(original: Any) -> Any:
         def call(self: Any) -> Any:
             if not hub.sessions:
                 return original(self)
             stretch = hub.stretch
-            if stretch is not None and not hub.every_batch and (stretch.fetched() or hub.goes_on()):
+            if stretch is not None and not hub.every_batch and _noted(stretch):
                 return original(self)
             if not hub.passes("pass_fetch"):
                 hub.send("fetch_begin", self)

@@ -413,10 +413,9 @@ class Session:
         """Steps were noted in which nobody looked at anything, each with one update, by ``number``: they begin and end
         here, all at once."""
         first, last = self.step + 1, steps[-1]
-        wall = self._idled(last.fetched, len(steps))
+        wall = self._idled(last.began, len(steps))
         self.steps.advance_by(number, len(steps))
         self.step = self.trace.step = self.steps.number
-        self.pattern = "fbcu" if last.clipped[1] else "fbu"
         self._trained = self.step + 1
         self.losses_passed(first, steps)
         clips = [
@@ -428,7 +427,7 @@ class Session:
         self.updates[number] = self.updates.get(number, 0) + len(steps)
         self.gradients_used = True
         self._rates[number] = last.rate
-        self._rest(wall // len(steps), last.fetched)
+        self._rest(wall // len(steps), last.began)
 
     def begun(self, step: Passed) -> None:
         """A step was noted, as far as it got."""

@@ -4,9 +4,10 @@ Enters: the signals of a training that repeats itself: a batch, a backward, perh
 signals, told to the session all at once when the stretch is over, with the times they had.
 
 In a training whose host is busy all the time, code that runs a few times a step is in no cache, and every line of it
-takes ten times as long as it should. Here a signal is a comparison and an append; the session works a stretch of steps
-off in one go, and finds itself warm. Whatever is not exactly what the step before did ends the stretch at once, before
-anybody deals with it: an evaluation, a second backward, a loss scaler, an exception, the end.
+takes ten times as long as it should. Here a signal is a comparison and an append, and half of the signals are less: a
+batch leaves a mark, the beginning of an update not even that. The session works a stretch of steps off in one go, and
+finds itself warm. Whatever is not exactly what the step before did ends the stretch at once, before anybody deals with
+it: an evaluation, a second backward, a loss scaler, an exception, the end.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _NOTED_NS = 40_000
 _AROUND = 1.5
 """So many times that is what it takes with all that is patched into torch for it, which asks no clock."""
 _TIMED = 9
-_UPDATED, _FETCHED, _BACKWARD, _CLIPPED, _BEGUN, _STOPPED = range(6)
+_UPDATED, _BACKWARD, _CLIPPED, _STOPPED = range(4)
 _counter = time.perf_counter_ns
 _thread = threading.get_ident
 _modes = torch._C._len_torch_dispatch_stack
@@ -58,7 +59,7 @@ _modes = torch._C._len_torch_dispatch_stack
 class Passed(NamedTuple):
     """One step of a stretch, as far as it got."""
 
-    fetched: int
+    began: int
     loss: torch.Tensor | None = None
     version: int = 0
     """Of the loss, when it was differentiated."""
@@ -80,9 +81,9 @@ class Stretch:
     graph lives longer for it: a training may end in the middle of a stretch, and the program go on for hours."""
 
     __slots__ = (
-        "_at", "_clips", "_current", "_device", "_key", "_lane", "_left", "_losses", "_normed", "_number", "_optimizer",
-        "_passed", "_place", "_rate", "_sample", "_session", "_stream", "_until", "_whole", "inside", "noted_ns",
-        "thread",
+        "_at", "_began", "_clips", "_current", "_device", "_key", "_lane", "_left", "_losses", "_number", "_optimizer",
+        "_passed", "_place", "_rate", "_sample", "_session", "_stream", "_until", "_whole", "fetched", "inside",
+        "noted_ns", "open", "thread", "waits", "whose",
     )  # fmt: skip
 
     def __init__(
@@ -91,19 +92,29 @@ class Stretch:
         self._session = session
         self._number = number
         self._optimizer = weakref.ref(optimizer)
+        self.whose = id(optimizer)
+        """The id of the optimizer whose updates are noted."""
+        self.waits = False
+        """Whether its update is what comes next."""
         self._clips = clips
-        self._normed = session.takes_norms
+        """Whether the norms of a clip are noted in each step."""
         self._whole = whole
         """Whether all that is updated is clipped before, and not only a part of it."""
         self._key: tuple[int, int] | None = None
         """Of what is clipped."""
         self._left = steps
-        self._sample = steps - 2
+        self._sample = steps - 1
         self.noted_ns = 0
         """What noting took in the second step."""
-        self._until = _counter() + most_ns
+        self._began = _counter()
+        """When the step under way did: with the update before it."""
+        self._until = self._began + most_ns
         self.thread = _thread()
         """The one that it is noted by, and nothing of any other."""
+        self.open = True
+        """Whether another step may be noted."""
+        self.fetched = False
+        """Whether a batch was asked for since the last update."""
         self._lane = session.readback.lane
         self._at = _UPDATED
         self._passed: list[list[Any]] = []
@@ -134,19 +145,8 @@ class Stretch:
         """None where it is gone."""
         return self._optimizer()
 
-    def fetched(self) -> bool:
-        at = _counter()
-        if self._at != _UPDATED or not self._left or at > self._until or _thread() != self.thread:
-            return False
-        self._left -= 1
-        if self._left == self._sample:
-            self.__class__ = _Timed
-        self._at = _FETCHED
-        self._passed.append([at])
-        return True
-
     def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], zeroed: int) -> bool:
-        if self._at != _FETCHED or _thread() != self.thread:
+        if self._at != _UPDATED or not self.open or _thread() != self.thread:
             return False
         for given in args[1:]:  # a gradient, a graph that is kept
             if given is not None and given is not False:
@@ -164,11 +164,12 @@ class Stretch:
                 return False
             if at in self._losses or _modes() or (loss._base is not None and not may_hold(loss)):
                 return False
-            self._passed[-1] += (loss.detach(), loss._version, _counter(), zeroed)
+            self._passed.append([self._began, loss.detach(), loss._version, _counter(), zeroed])
         except Exception:
             return False
         self._losses.add(at)
         self._at = _BACKWARD
+        self.waits = not self._clips
         return True
 
     def _begin(self, loss: torch.Tensor) -> Callable[[], Any] | None:
@@ -181,65 +182,65 @@ class Stretch:
         return current
 
     def clipped(self, parameters: list[Any], norms: Norms | None) -> bool:
-        count = len(parameters)
-        if self._at != _BACKWARD or not count or not self._clips or _thread() != self.thread:
+        if self._at != _BACKWARD or not self._clips or norms is None or _thread() != self.thread:
             return False
-        if self._normed and (norms is None or norms.each.numel() != count):
+        try:
+            key = id(parameters[0]), len(parameters)
+            if key != self._key:
+                if self._key is not None:
+                    return False  # others than before
+                self._key = key
+            if norms.each.numel() != key[1]:
+                return False
+            self._passed[-1] += (key, norms)
+        except Exception:
             return False
-        key = id(parameters[0]), count
-        if key != self._key:
-            if self._key is not None:
-                return False  # others than before
-            self._key = key
         self._at = _CLIPPED
-        self._passed[-1] += (key, norms)
-        return True
-
-    def begins(self, optimizer: Any) -> bool:
-        """An update is about to be made."""
-        if optimizer is not self._optimizer() or self._at != (_CLIPPED if self._clips else _BACKWARD):
-            return False
-        self._at = _BEGUN
+        self.waits = True
         return True
 
     def updated(self, optimizer: Any) -> bool:
-        if self._at != _BEGUN or optimizer is not self._optimizer():
+        if not self.waits or id(optimizer) != self.whose:
             return False
-        rate = rate_of(optimizer)
-        if rate is not self._rate and not (type(rate) is type(self._rate) is float and rate <= _LEAP * self._rate):
-            return False  # a leap of the rate is worth a look
+        try:
+            rate, last = rate_of(optimizer), self._rate
+            if rate is not last and not (type(rate) is type(last) is float and rate <= _LEAP * last):
+                return False  # a leap of the rate is worth a look
+            self._passed[-1] += (True, rate) if self._clips else ((0, 0), None, True, rate)
+        except Exception:
+            return False
         self._rate = rate
         self._at = _UPDATED
-        self._passed[-1] += (True, rate) if self._clips else ((0, 0), None, True, rate)
+        self.waits = self.fetched = False
+        self._began = at = _counter()
+        self._left -= 1
+        self.open = self._left > 0 and at < self._until
+        if self._left == self._sample:
+            self.__class__ = _Timed
         return True
 
     def over(self) -> None:
         """Tells the session what has passed."""
         for step in self._passed:
-            if len(step) > _LOSS_AT:
-                step[_LOSS_AT] += OFFSET
+            step[_LOSS_AT] += OFFSET
         steps, lane = [Passed(*step) for step in self._passed], self._lane
+        if self.fetched and self._at == _UPDATED:
+            steps.append(Passed(_counter()))
         elsewhere = self._current is not None and self._current() != self._place
         with lane.on(self._stream) if elsewhere else nullcontext():
             self._session.stretches.over(self._number, steps, self.noted_ns)
 
     def stop(self) -> None:
         """Another thread has something to tell: no signal is waited for any more, and no stretch is begun again."""
-        self._left, self._at = 0, _STOPPED
+        self.open = self.waits = False
+        self._at = _STOPPED
         self._session.stretches.never = True
 
 
 class _Timed(Stretch):
-    """The same from the second batch to the third: what noting takes is timed, which costs as much again."""
+    """The same in the second step: what noting takes is timed, which costs as much again."""
 
     __slots__ = ()
-
-    def fetched(self) -> bool:
-        start = _counter()
-        self.__class__ = Stretch  # type: ignore[assignment]
-        noted = self.fetched()
-        self.noted_ns += _counter() - start
-        return noted
 
     def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], zeroed: int) -> bool:
         start = _counter()
@@ -253,16 +254,11 @@ class _Timed(Stretch):
         self.noted_ns += _counter() - start
         return noted
 
-    def begins(self, optimizer: Any) -> bool:
-        start = _counter()
-        noted = super().begins(optimizer)
-        self.noted_ns += _counter() - start
-        return noted
-
     def updated(self, optimizer: Any) -> bool:
         start = _counter()
         noted = super().updated(optimizer)
         self.noted_ns += _counter() - start
+        self.__class__ = Stretch  # type: ignore[assignment]
         return noted
 
 
@@ -298,7 +294,8 @@ class Stretches:
         steps = session.idle(session.step, cadence.ahead(session.step, self._most.steps), clips=whole)
         if steps <= 1:
             return None
-        made = Stretch(session, optimizer, number, steps, clips=clips, whole=whole, most_ns=self._most.ns)
+        normed = clips and session.takes_norms
+        made = Stretch(session, optimizer, number, steps, clips=normed, whole=whole, most_ns=self._most.ns)
         if before is not None:
             made.follow(before)
         return made
@@ -321,7 +318,7 @@ class Stretches:
         if whole:
             session.steps_passed(number, whole)
         if len(whole) < len(steps):
-            session.pass_on(steps[-1].fetched)
+            session.pass_on(steps[-1].began)
             session.begun(steps[-1])
 
 
