@@ -15,6 +15,7 @@ import torch
 
 import brickprof
 from brickprof.capture.fused import Fused
+from brickprof.capture.stretch import Stretches
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -329,5 +330,86 @@ def test_a_compiled_model_gets_no_hook_and_is_compiled_once(tmp_path):
         assert torch._dynamo.utils.counters["frames"]["total"] == frames
         assert bp._session.lookout.hooked == 0
         assert not any(module._forward_hooks for block in net.blocks for module in block.modules())
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
+def fed(net, steps, *, between=lambda step: None, forward=None):
+    """A loop with a loader and a scheduler; the losses as the script had them."""
+    width = net[0][0].in_features
+    torch.manual_seed(2)
+    batches = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64 * 16, width)), batch_size=64)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10_000)
+    losses = []
+    for step, (x,) in zip(range(steps), itertools.chain.from_iterable(itertools.repeat(batches)), strict=False):
+        x = x.cuda(non_blocking=True)
+        between(step)
+        loss = ((forward or net)(x) - x.mean(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.detach().clone())
+    return [loss.item() for loss in losses]
+
+
+@pytest.fixture
+def stretched(monkeypatch):
+    """How long each stretch was of steps that were only noted."""
+    lengths, over = [], Stretches.over
+    monkeypatch.setattr(
+        Stretches, "over", lambda self, number, steps, ns: lengths.append(len(steps)) or over(self, number, steps, ns)
+    )
+    return lengths
+
+
+def told(folder):
+    losses = [event for event in brickprof.load(folder).events.itertuples() if event.kind == "loss"]
+    return {event.step: event.fields["value"] for event in losses}
+
+
+@pytest.mark.parametrize("level", ["light", "standard"])
+def test_losses_that_are_only_noted_are_those_of_the_script(tmp_path, stretched, level):
+    net = model(width=64)
+    with brickprof.attach(net, out=tmp_path, level=level) as bp:
+        losses = fed(net, 600)
+    assert sum(stretched) > 200 and told(bp.folder) == dict(enumerate(losses))
+    alone = model(width=64)
+    assert fed(alone, 600) == losses
+    assert all(torch.equal(a, b) for a, b in zip(alone.parameters(), net.parameters(), strict=True))
+
+
+def test_a_graph_that_is_captured_in_between_has_nothing_of_ours(tmp_path, stretched):
+    source, graphs = torch.ones(8, device="cuda"), []
+
+    def capture(step):
+        if step in (311, 450):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                doubled = source * 2
+            graphs.append((graph, doubled))
+
+    net = model(width=64)
+    with brickprof.attach(net, out=tmp_path) as bp:
+        losses = fed(net, 600, between=capture)
+    assert sum(stretched) > 200 and told(bp.folder) == dict(enumerate(losses))
+    for graph, doubled in graphs:
+        source.fill_(3.0)
+        graph.replay()
+        assert doubled.tolist() == [6.0] * 8
+
+
+def test_losses_that_a_replayed_graph_writes_are_not_held(tmp_path, stretched):
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    net = model(width=64)
+    replayed = torch.compile(lambda x: net(x), mode="reduce-overhead")
+    with brickprof.attach(net, out=tmp_path) as bp:
+        losses = fed(net, 300, forward=replayed)
+    found = told(bp.folder)
+    assert len(found) > 290 and all(losses[step] == value for step, value in found.items())
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
