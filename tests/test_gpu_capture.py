@@ -334,8 +334,14 @@ def test_a_compiled_model_gets_no_hook_and_is_compiled_once(tmp_path):
     torch._dynamo.utils.counters.clear()
 
 
-def fed(net, steps, *, between=lambda step: None, forward=None):
+def fed(net, steps, *, between=lambda step: None, mode=None):
     """A loop with a loader and a scheduler; the losses as the script had them."""
+
+    def error(x):
+        return (net(x) - x.mean(1, keepdim=True)).square().mean()
+
+    if mode is not None:
+        error = torch.compile(error, mode=mode)
     width = net[0][0].in_features
     torch.manual_seed(2)
     batches = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64 * 16, width)), batch_size=64)
@@ -345,7 +351,7 @@ def fed(net, steps, *, between=lambda step: None, forward=None):
     for step, (x,) in zip(range(steps), itertools.chain.from_iterable(itertools.repeat(batches)), strict=False):
         x = x.cuda(non_blocking=True)
         between(step)
-        loss = ((forward or net)(x) - x.mean(1, keepdim=True)).square().mean()
+        loss = error(x)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
@@ -406,9 +412,8 @@ def test_losses_that_a_replayed_graph_writes_are_not_held(tmp_path, stretched):
 
     torch._dynamo.reset()
     net = model(width=64)
-    replayed = torch.compile(lambda x: net(x), mode="reduce-overhead")
     with brickprof.attach(net, out=tmp_path) as bp:
-        losses = fed(net, 300, forward=replayed)
+        losses = fed(net, 300, mode="reduce-overhead")
     found = told(bp.folder)
     assert len(found) > 290 and all(losses[step] == value for step, value in found.items())
     torch._dynamo.reset()
