@@ -103,7 +103,7 @@ class EvaluationProbe(Probe):
         for model in self.session.models:
             root = model.root()
             if root is not None and not models.compiled(root):
-                self._handles.append(root.register_forward_pre_hook(_Watch(self, model.name)))
+                self._handles.append(root.register_forward_pre_hook(_Watch(self, model.name).runs))
 
     def _unhook(self) -> None:
         handles, self._handles = self._handles, []
@@ -212,7 +212,7 @@ class _Watch:
         self._probe = probe
         self._name = name
 
-    def __call__(self, module: nn.Module, args: Any) -> None:
+    def runs(self, module: nn.Module, args: Any) -> None:
         if torch.is_grad_enabled() or _compiling():
             return
         try:

@@ -227,7 +227,7 @@ class SwallowedProbe(Probe):
         if not self._wanted() or _frames() > self._frames or _compiled(roots):
             self._give_up()
             return
-        self._handles = [root.register_forward_pre_hook(_Begin(self)) for root in roots]
+        self._handles = [root.register_forward_pre_hook(_Begin(self).runs) for root in roots]
 
     def _unhook(self) -> None:
         handles, self._handles = self._handles, []
@@ -303,7 +303,7 @@ class _Begin:
     def __init__(self, probe: SwallowedProbe) -> None:
         self._probe = probe
 
-    def __call__(self, module: nn.Module, args: Any) -> None:
+    def runs(self, module: nn.Module, args: Any) -> None:
         if _compiling():
             return
         try:

@@ -9,7 +9,6 @@ nothing inside a compiled or checkpointed part is seen.
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +23,9 @@ _ROWS = 8
 _SHORTEST = 4
 _LONGEST = 4096
 _TO_KEYS = 12
+
+
+_compiling = torch.compiler.is_compiling
 
 
 class _Tokens(NamedTuple):
@@ -53,10 +55,7 @@ class WiringProbe(GraphProbe):
                 for raw, module in root.named_modules() if root is not None and not models.compiled(root) else ():
                     if _is_table(module):
                         self._tables[path := model.path(raw)] = False
-                        self._handles.append(module.register_forward_pre_hook(partial(self._ran, path)))
-
-    def _ran(self, path: str, _module: Any, _args: Any) -> None:
-        self._tables[path] = True
+                        self._handles.append(module.register_forward_pre_hook(_Ran(self._tables, path).runs))
 
     def _unhook(self) -> None:
         handles, self._handles = self._handles, []
@@ -110,6 +109,20 @@ class WiringProbe(GraphProbe):
             session.fact("wiring", fields | ({"idle": idle} if idle else {}), step=step, wanted=True)
 
         session.readback.read(torch.cat([part.float() for part in parts]), arrived)
+
+
+class _Ran:
+    """The hook on one module that holds a table."""
+
+    __slots__ = ("_path", "_tables")
+
+    def __init__(self, tables: dict[str, bool], path: str) -> None:
+        self._tables = tables
+        self._path = path
+
+    def runs(self, _module: Any, _args: Any) -> None:
+        if not _compiling():
+            self._tables[self._path] = True
 
 
 def _is_table(module: torch.nn.Module) -> bool:

@@ -379,7 +379,7 @@ def told(folder):
 @pytest.mark.parametrize("level", ["light", "standard"])
 def test_losses_that_are_only_noted_are_those_of_the_script(tmp_path, stretched, level):
     net = model(width=64)
-    with brickprof.attach(net, out=tmp_path, level=level) as bp:
+    with brickprof.attach(net, out=tmp_path, level=level, overhead="0.01%") as bp:
         losses = fed(net, 600)
     assert sum(stretched) > 200 and told(bp.folder) == dict(enumerate(losses))
     alone = model(width=64)
@@ -398,7 +398,7 @@ def test_a_graph_that_is_captured_in_between_has_nothing_of_ours(tmp_path, stret
             graphs.append((graph, doubled))
 
     net = model(width=64)
-    with brickprof.attach(net, out=tmp_path) as bp:
+    with brickprof.attach(net, out=tmp_path, overhead="0.01%") as bp:
         losses = fed(net, 600, between=capture)
     assert sum(stretched) > 200 and told(bp.folder) == dict(enumerate(losses))
     for graph, doubled in graphs:
@@ -412,7 +412,7 @@ def test_losses_that_a_replayed_graph_writes_are_not_held(tmp_path, stretched):
 
     torch._dynamo.reset()
     net = model(width=64)
-    with brickprof.attach(net, out=tmp_path) as bp:
+    with brickprof.attach(net, out=tmp_path, overhead="0.01%") as bp:
         losses = fed(net, 300, mode="reduce-overhead")
     found = told(bp.folder)
     assert len(found) > 290 and all(losses[step] == value for step, value in found.items())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
+import sys
 
 import pytest
 import torch
 
 import brickprof
-from brickprof.capture.undressed import is_ours
+from brickprof.capture.undressed import WhileCompiling, is_ours
 
 
 class Net(torch.nn.Module):
@@ -76,3 +78,87 @@ def script_a_class():
     scaled = torch.jit.script(Scaled)
     assert scaled(torch.ones(1)).x.item() == 3.0
     return tripled
+
+
+def steps(net, error, count=24):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for _ in range(count):
+        optimizer.zero_grad()
+        error(torch.ones(2, 4)).backward()
+        optimizer.step()
+
+
+@pytest.fixture
+def frames():
+    """How many frames dynamo has compiled."""
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield lambda: torch._dynamo.utils.counters["frames"]["total"]
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
+@pytest.mark.parametrize("level", ["light", "standard"])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_function_that_calls_the_model_is_compiled_once(tmp_path, frames, level, before):
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Linear(4, 1))
+
+    def error(x):
+        return net(x).square().mean()
+
+    handed = torch.compile(error, backend="eager") if before else None
+    with brickprof.attach(net, out=tmp_path, level=level) as bp:
+        steps(net, handed or torch.compile(error, backend="eager"))
+    assert frames() == 1
+    losses = [event for event in brickprof.load(bp.folder).events.itertuples() if event.kind == "loss"]
+    assert len(losses) == 24
+
+
+def test_around_what_is_compiled_blocks_are_still_seen(tmp_path, frames):
+    class Gated(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+            self.gate = torch.compile(lambda x: x * torch.sigmoid(x), backend="eager")
+
+        def forward(self, x):
+            return self.gate(self.linear(x))
+
+    net = torch.nn.Sequential(Gated(), Gated())
+    with brickprof.attach(net, out=tmp_path) as bp:
+        steps(net, lambda x: net(x).square().mean())
+    run = brickprof.load(bp.folder)
+    names = {brick.name for brick in run.bricks.itertuples()} if hasattr(run.bricks, "itertuples") else set()
+    assert frames() >= 1 and any("0" in str(name) for name in names), names
+
+
+def test_every_hook_is_one_that_any_dynamo_can_guard(tmp_path):
+    """Of a hook that is an object with a ``__call__`` some versions ask for its ``__func__``, and give up."""
+    net, seen = Net(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with brickprof.attach(net, out=tmp_path):
+        for _ in range(6):
+            optimizer.zero_grad()
+            net(torch.ones(2, 4)).sum().backward()
+            for module in net.modules():
+                seen += [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+            optimizer.step()
+    assert seen and all(map(inspect.isroutine, seen)) and all(map(is_ours, seen))
+
+
+def test_a_failure_of_ours_is_none_of_the_compilers(tmp_path, frames):
+    def fails():
+        raise RuntimeError("ours")
+
+    watch = WhileCompiling(fails)
+    torch.compile(lambda x: x + 1, backend="eager")
+    watch.watch()
+    watch.watch()
+    try:
+        assert torch.compile(lambda x: x * 2, backend="eager")(torch.ones(1)).item() == 2.0
+        assert sys.modules["torch._dynamo"].callback_handler.start_callbacks.count(watch._begins) == 1
+    finally:
+        watch.forget()
+    assert watch._begins not in sys.modules["torch._dynamo"].callback_handler.start_callbacks

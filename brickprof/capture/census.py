@@ -9,6 +9,7 @@ evaluation). They are left unnamed until they are called with gradients or on th
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ class Census:
         self._changed = changed
         self._wanted: set[int] = set()
         self._waiting: dict[int, Any] = {}
+        self._waiting_for: dict[int, weakref.ref[nn.Module]] = {}
         self._signature: tuple[int, ...] = ()
         self.models: list[models.Model] = []
         self.due = False
@@ -82,9 +84,14 @@ class Census:
             self._signature = self._modules()
             self._changed()
 
+    def roots(self) -> list[nn.Module]:
+        """Of all models, and of those that take no part yet."""
+        waiting = (reference() for reference in self._waiting_for.values())
+        return [root for root in (*(model.root() for model in self.models), *waiting) if root is not None]
+
     def stop_waiting(self) -> None:
         """Takes every waiting hook out: the run ends, or something is about to be compiled."""
-        waiting, self._waiting = self._waiting, {}
+        waiting, self._waiting, self._waiting_for = self._waiting, {}, {}
         for handle in waiting.values():
             handle.remove()
 
@@ -128,10 +135,12 @@ class Census:
             if torch.compiler.is_compiling():
                 return
             handle = self._waiting.pop(id(module), None)
+            self._waiting_for.pop(id(module), None)
             if handle is not None:
                 handle.remove()
                 self.want(module.parameters())
 
+        self._waiting_for[id(root)] = weakref.ref(root)
         self._waiting[id(root)] = root.register_forward_pre_hook(_quietly(called))
 
     def _modules(self) -> tuple[int, ...]:

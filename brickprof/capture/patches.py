@@ -6,6 +6,7 @@ the arguments it was given and returns exactly what that returned; a signal neve
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
@@ -22,7 +23,7 @@ from torch.utils.data import dataloader
 from brickprof.capture import hub
 from brickprof.capture.stretch import Stretch
 from brickprof.capture.taps import arguments, collectives, losses, pruning, states, tables
-from brickprof.capture.undressed import is_ours, undressed
+from brickprof.capture.undressed import WhileCompiling, is_ours, undressed
 from brickprof.capture.vigil import Norms
 
 _undo: list[Callable[[], None]] = []
@@ -519,11 +520,25 @@ def _patch_compile() -> None:
 
     _replace(torch, "compile", compile_)
     _replace(torch.nn.Module, "compile", compile_in_place)
+    _while_compiling.watch()  # something was handed to it before
+    _undo.append(_while_compiling.forget)
+
+
+def _roots() -> list[Any]:
+    """Models that have hooks of ours, or may."""
+    return [root for session in hub.sessions for root in session.census.roots()]
+
+
+_while_compiling = WhileCompiling(_roots)
 
 
 def _about_to_compile(module: Any) -> None:
     # A global hook would be traced into the graph, and its removal would compile everything again.
     forget_first_call()
+    with contextlib.suppress(Exception):  # what it has to say is told to whoever compiles
+        import torch._dynamo
+
+        _while_compiling.watch()
     if isinstance(module, torch.nn.Module):
         hub.training()
         hub.send("compiling", module)
