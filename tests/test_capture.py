@@ -655,3 +655,16 @@ def test_a_schedule_that_waits_for_progress_is_seen_with_what_it_is_told(tmp_pat
     events = [event.fields for event in brickprof.load(bp.folder).events.itertuples() if event.kind == "schedule"]
     told = [(fields["measure"], fields["mode"], fields["lr"]) for fields in events if "measure" in fields]
     assert told == [(0.5, "max", [0.1]), (0.25, "max", [pytest.approx(0.01)]), (0.75, "max", [pytest.approx(0.01)])]
+
+
+def test_a_small_model_is_found_among_many_large_ones(tmp_path: Path) -> None:
+    others = [nn.Sequential(*[nn.Linear(2, 2) for _ in range(9)]) for _ in range(40)]
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with brickprof.attach(net, out=tmp_path) as bp:
+        for _ in range(3):
+            optimizer.zero_grad()
+            net(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        assert [model.root() for model in bp._session.models] == [net]
+    assert len(others) == 40

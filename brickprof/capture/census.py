@@ -60,7 +60,7 @@ class Census:
 
     def look(self) -> None:
         """Finds models by asking what modules exist; says so if that changed anything."""
-        found = models.find_roots()
+        found = models.find_roots(self._wanted)
         known = {id(root): model for model in self.models if (root := model.root()) is not None}
         kept = [known[id(root)] for root in found if id(root) in known]
         fresh = [root for root in found if id(root) not in known]

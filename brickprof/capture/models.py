@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import re
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,12 +47,14 @@ class Model:
         return _WRAPPING.sub("", raw).rstrip(".")
 
 
-def find_roots() -> list[nn.Module]:
-    """Every module with parameters that no other module contains, the largest first."""
+def find_roots(wanted: Collection[int] = ()) -> list[nn.Module]:
+    """Every module with parameters that no other module contains: those first that hold one of ``wanted``, by id, then
+    the largest. Not more than so many: copies that nobody needs any more may lie about."""
     modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
     contained = {id(child) for module in modules for child in _children(module)}
     roots = [module for module in modules if id(module) not in contained and _has_parameters(module)]
-    roots.sort(key=lambda root: -sum(1 for _ in root.parameters()))
+    holding = {id(root): [id(parameter) for parameter in root.parameters()] for root in roots}
+    roots.sort(key=lambda root: (not any(each in wanted for each in holding[id(root)]), -len(holding[id(root)])))
     return roots[:MOST_ROOTS]
 
 
