@@ -42,7 +42,8 @@ BLOCK_SECONDS = 0.3
 CUDA_BLOCK_SECONDS = 1.0
 """Longer than what brickprof does once in a while there: it works off 0.4 s of steps together, at level light up to
 1 s, and a pause of the others' blocks ends that early, which no training on its own has."""
-WARM_UP_STEPS = 70
+WARM_UP_STEPS = 280
+"""The looks that only a young run gets are over by then."""
 WARM_UP_SECONDS = 60.0
 CASE_SECONDS = 150
 FEWEST_ROUNDS = 12
@@ -135,7 +136,7 @@ class Length:
 
 
 def warm_up(worker: Worker, most: float) -> None:
-    """Past the first steps, which brickprof looks at more closely; a slow case gets a bounded time for it."""
+    """Past what brickprof looks at more closely; a slow case gets a bounded time for it."""
     done, seconds = 0, 0.0
     while done < WARM_UP_STEPS and seconds < most:
         seconds += worker.run(5).wall

@@ -14,13 +14,11 @@ import argparse
 import time
 from itertools import cycle, permutations
 
-from overhead import CUDA_BLOCK_SECONDS, interval, middle
+from overhead import CUDA_BLOCK_SECONDS, WARM_UP_STEPS, interval, middle
 from train_case import CASES, Training
 
 from brickprof.capture import hub
 
-WARM_UP_STEPS = 280
-"""The looks that only a young run gets are over by then."""
 UNTIMED_STEPS = 3
 """After a switch: what the other side left in the device's queue and in flight."""
 
