@@ -131,28 +131,22 @@ class Census:
         if id(root) in self._waiting or models.compiled(root) or len(self._waiting) >= models.MOST_ROOTS:
             return
 
-        def called(module: nn.Module, _args: Any) -> None:
-            if torch.compiler.is_compiling():
-                return
+        self._waiting_for[id(root)] = weakref.ref(root)
+        self._waiting[id(root)] = root.register_forward_pre_hook(self._called)
+
+    def _called(self, module: nn.Module, _args: Any) -> None:
+        """The hook on a module that is waited for."""
+        if torch.compiler.is_compiling():
+            return
+        try:
             handle = self._waiting.pop(id(module), None)
             self._waiting_for.pop(id(module), None)
             if handle is not None:
                 handle.remove()
                 self.want(module.parameters())
-
-        self._waiting_for[id(root)] = weakref.ref(root)
-        self._waiting[id(root)] = root.register_forward_pre_hook(_quietly(called))
+        except Exception:
+            return
 
     def _modules(self) -> tuple[int, ...]:
         roots = (model.root() for model in self.models)
         return tuple(hash(tuple(map(id, root.modules()))) for root in roots if root is not None)
-
-
-def _quietly(hook: Callable[[nn.Module, Any], None]) -> Callable[[nn.Module, Any], None]:
-    def safe(module: nn.Module, args: Any) -> None:
-        try:
-            hook(module, args)
-        except Exception:
-            return
-
-    return safe

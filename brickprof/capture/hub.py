@@ -95,12 +95,13 @@ def settle(*, force: bool = False) -> None:
     """Ends the stretch under way, if any: the session learns what has passed before anything else happens.
 
     Another thread's is only stopped, unless ``force``: until its own thread gets to it, ``stretch`` stays what it is.
+    One that is gone never will.
     """
     global stretch
     ended = stretch
     if ended is None:
         return
-    if ended.thread != _thread() and not force:
+    if ended.thread != _thread() and not force and _alive(ended.thread):
         ended.stop()
         return
     stretch = None
@@ -109,6 +110,10 @@ def settle(*, force: bool = False) -> None:
     except Exception as error:
         for session in tuple(sessions):
             _failed(session, error)
+
+
+def _alive(thread: int) -> bool:
+    return any(each.ident == thread for each in threading.enumerate())
 
 
 def stretch_out(optimizer: Any, before: Stretch | None = None) -> None:
@@ -132,9 +137,10 @@ def goes_on() -> bool:
     settle()
     if optimizer is not None:
         stretch_out(optimizer, before)
-    if stretch is None:
+    following = stretch
+    if following is None:
         return False
-    stretch.fetched = True
+    following.fetched = True
     return True
 
 

@@ -31,8 +31,10 @@ _first_call: Any = None
 _norm_type: Any = 2.0
 _counter = time.perf_counter_ns
 _thread = threading.get_ident
-_compiling = torch.compiler.is_dynamo_compiling
-"""Of what torch has to tell this, the cheapest: it is asked several times in every step, in no cache."""
+_compiling = torch.compiler.is_compiling
+_traced = torch.compiler.is_dynamo_compiling
+"""The same, and less: it knows nothing of exports and of what a compiler's own code calls. It is the cheapest of what
+torch has to tell, and asked several times in every step, in no cache."""
 
 
 def install() -> None:
@@ -92,7 +94,7 @@ def _keeps_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def _patch_autograd() -> None:
     def backward(original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if _compiling():
+            if _traced():
                 return original(*args, **kwargs)
             stretch = hub.stretch
             if stretch is not None:
@@ -159,13 +161,14 @@ def _patch_optimizers() -> None:
         return call
 
     def zero_grad(original: Any) -> Any:
-        def call(self: Any, set_to_none: Any = True) -> Any:
-            result = original(self, set_to_none)
-            if not _compiling():
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            if not _traced():
                 hub.zeroed += 1
                 hub.clears[id(self)] = hub.clears.get(id(self), 0) + 1
                 if hub.listening:
-                    hub.emit("zero_grad", self, bool(set_to_none))
+                    to_none = args[0] if args else kwargs.get("set_to_none", True)
+                    hub.emit("zero_grad", self, bool(to_none))
             return result
 
         return call
@@ -181,7 +184,7 @@ def _patch_optimizers() -> None:
 
 def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
     # Where nobody looks, the end says enough. An optimizer that computes gradients itself is another matter.
-    if _compiling():
+    if _traced():
         return
     stretch = hub.stretch
     if stretch is not None:
@@ -195,7 +198,7 @@ def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
 
 
 def _optimizer_end(stepping: Any, _args: Any, _kwargs: Any) -> None:
-    if not _compiling():
+    if not _traced():
         hub.updated[id(stepping)] = hub.clears.get(id(stepping), 0)
         stretch = hub.stretch
         if stretch is not None and stretch.updated(stepping):
@@ -214,7 +217,7 @@ def _patch_clipping() -> None:
         """torch's second half of clipping: the norm is known, the gradients are still whole."""
 
         def call(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
-            if _compiling() or (hub.stretch is not None and not hub.takes_norms):
+            if _traced() or (hub.stretch is not None and not hub.takes_norms):
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
             parameters, stretch = _as_list(parameters), hub.stretch
             norms = _norms(total_norm) if hub.takes_norms else None
@@ -249,7 +252,7 @@ def _patch_clipping() -> None:
     def norm(original: Any) -> Any:
         def call(parameters: Any, max_norm: Any, norm_type: Any = 2.0, *args: Any, **kwargs: Any) -> Any:
             global _norm_type
-            if _compiling() or not (hub.listening or hub.takes_norms):
+            if _traced() or not (hub.listening or hub.takes_norms):
                 return original(parameters, max_norm, norm_type, *args, **kwargs)
             _norm_type = norm_type
             catch = not hub.listening and norm_type == 2.0 and torch.stack is _stack
@@ -311,18 +314,14 @@ def _as_list(parameters: Any) -> list[Any]:
 
 
 def _patch_schedulers() -> None:
-    plateau = lr_scheduler.ReduceLROnPlateau.__dict__["step"]
-
     def step(original: Any) -> Any:
-        judges = original is plateau
-
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, *args, **kwargs)
-            if not _compiling():
+            if not _traced():
                 hub.scheduled += 1
                 if hub.listening:
                     hub.emit("scheduled", self)
-                if judges:
+                if hasattr(self, "num_bad_epochs"):
                     hub.tell("plateau_judged", self, args[0] if args else kwargs.get("metrics"))
             return result
 
@@ -525,8 +524,13 @@ def _patch_compile() -> None:
 
 
 def _roots() -> list[Any]:
-    """Models that have hooks of ours, or may."""
-    return [root for session in hub.sessions for root in session.census.roots()]
+    """Models that have hooks of ours, or may, of whoever trains in this thread: hooks of another come and go meanwhile.
+    What was noted is dealt with before: what a compiler runs is not to be seen by it, nor is a loss to be held that it
+    is about to write over."""
+    ours = [session for session in hub.sessions if session.thread == _thread()]
+    if ours:
+        hub.settle()
+    return [root for session in ours for root in session.census.roots()]
 
 
 _while_compiling = WhileCompiling(_roots)
@@ -538,6 +542,7 @@ def _about_to_compile(module: Any) -> None:
     with contextlib.suppress(Exception):  # what it has to say is told to whoever compiles
         import torch._dynamo
 
+        _while_compiling.pause()  # in the middle of another: hooks are to be found where they were put
         _while_compiling.watch()
     if isinstance(module, torch.nn.Module):
         hub.training()

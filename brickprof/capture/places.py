@@ -106,6 +106,31 @@ class _Trail:
         self._bricks.append(brick)
 
 
+class _Post:
+    """The two hooks of one module."""
+
+    __slots__ = ("_number", "_session", "_trail")
+
+    def __init__(self, session: Session, trail: _Trail, number: int) -> None:
+        self._session = session
+        self._trail = trail
+        self._number = number
+
+    def before(self, _module: Any, _args: Any) -> None:
+        trail = self._trail
+        if not _compiling() and not self._session.in_backward and not trail.elsewhere():
+            start = _counter()
+            trail.enter(self._number)
+            trail.spent += _counter() - start
+
+    def after(self, _module: Any, _args: Any, _output: Any) -> None:
+        trail = self._trail
+        if not _compiling() and not self._session.in_backward and not trail.elsewhere():
+            start = _counter()
+            trail.leave(self._number)
+            trail.spent += _counter() - start
+
+
 class Places:
     def __init__(self, session: Session, name: str) -> None:
         self._session = session
@@ -166,20 +191,9 @@ class Places:
             self._bricks.append(brick)
             self._classes.append(type(module))
 
-        def before(_module: Any, _args: Any) -> None:
-            if not _compiling() and not session.in_backward and not trail.elsewhere():
-                start = _counter()
-                trail.enter(number)
-                trail.spent += _counter() - start
-
-        def after(_module: Any, _args: Any, _output: Any) -> None:
-            if not _compiling() and not session.in_backward and not trail.elsewhere():
-                start = _counter()
-                trail.leave(number)
-                trail.spent += _counter() - start
-
-        self._handles.append(module.register_forward_pre_hook(before, prepend=True))
-        self._handles.append(module.register_forward_hook(after))
+        post = _Post(session, trail, number)
+        self._handles.append(module.register_forward_pre_hook(post.before, prepend=True))
+        self._handles.append(module.register_forward_hook(post.after))
 
     def learn(self, loss: torch.Tensor) -> None:
         """Keeps where the operations behind ``loss`` stand, if its forward was watched."""

@@ -246,7 +246,9 @@ class Readback:
             held = may_hold(value) and self._holds(value, passive=passive)
             if held and self._scalars and not passive:
                 self._send_scalars()  # what came before is told before
-            if held and self._hold(_Held(value.detach(), 1, value._version, whose, taken, tag)):
+            if held and self._hold(
+                _Held(value.detach() if value.requires_grad else value, 1, value._version, whose, taken, tag)
+            ):
                 continue
             if passive:
                 self.dropped += 1

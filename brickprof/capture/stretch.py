@@ -278,7 +278,7 @@ class Stretches:
         """``optimizer`` has made the update of a step that nobody looked at, or the last one of the stretch ``before``:
         the steps that follow, if they are likely to be like it and nobody looks at them either."""
         session = self._session
-        if self.never or not session.readback.fetches:
+        if self.never or not session.readback.fetches or session.thread != _thread():
             return None
         if session.pattern not in ("fbcu", "fbu") or session.world_size > 1 or session.step < self._from:
             return None
