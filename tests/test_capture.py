@@ -668,3 +668,19 @@ def test_a_small_model_is_found_among_many_large_ones(tmp_path: Path) -> None:
             optimizer.step()
         assert [model.root() for model in bp._session.models] == [net]
     assert len(others) == 40
+
+
+def test_a_zero_grad_of_the_users_own_gets_what_it_was_given(tmp_path: Path, monkeypatch) -> None:
+    cleared = []
+
+    def mine(self) -> None:
+        cleared.append(self)
+
+    monkeypatch.setattr(torch.optim.Optimizer, "zero_grad", mine)
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with brickprof.attach(net, out=tmp_path):
+        optimizer.zero_grad()
+        net(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    assert cleared == [optimizer]

@@ -10,6 +10,7 @@ import math
 import threading
 import weakref
 from collections import deque
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -639,6 +640,40 @@ def test_batches_that_another_thread_fetches_begin_no_step(tmp_path, stretches):
 
     losses, _, steps, *_ = told(recorded(tmp_path, Beside(), most=8))
     assert steps == STEPS and losses.keys() == {(step, 0) for step in range(STEPS)}
+
+
+def test_a_thread_that_ends_takes_no_step_with_it(tmp_path, stretches):
+    class Moves(Training):
+        def run(self, batches):
+            batches = iter(batches)
+            for count in (330, STEPS - 330):
+                run = partial(super().run, (batch for _, batch in zip(range(count), batches, strict=False)))
+                thread = threading.Thread(target=run)
+                thread.start()
+                thread.join()
+
+    losses, _, steps, updates, _ = told(recorded(tmp_path, Moves(), most=8))
+    assert stretches and len(losses) >= STEPS - 2 and steps >= STEPS - 2 and updates >= STEPS - 2
+
+
+def test_what_is_compiled_anew_within_a_stretch_loses_no_loss(tmp_path, stretches):
+    """As for the last batch of an epoch, which is smaller."""
+
+    class Grows(Training):
+        def __init__(self) -> None:
+            super().__init__()
+            self.compiled = torch.compile(super().loss, backend="aot_eager", dynamic=False)
+
+        def loss(self, x):
+            return self.compiled(x)
+
+        def step(self, x, number):
+            return super().step(x.expand(1 + number // 120, 4).contiguous(), number)
+
+    losses, _, steps, updates, dropped = told(recorded(tmp_path, Grows(), most=8))
+    torch._dynamo.reset()
+    assert stretches and losses.keys() == {(step, 0) for step in range(STEPS)} and steps == updates == STEPS
+    assert not any(dropped.values())
 
 
 def test_nothing_is_asked_of_a_device_while_a_graph_is_captured(tmp_path, stretches, monkeypatch):

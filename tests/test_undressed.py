@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import brickprof
-from brickprof.capture.undressed import WhileCompiling, is_ours
+from brickprof.capture.undressed import WhileCompiling, is_ours, undressed
 
 
 class Net(torch.nn.Module):
@@ -162,3 +162,68 @@ def test_a_failure_of_ours_is_none_of_the_compilers(tmp_path, frames):
     finally:
         watch.forget()
     assert watch._begins not in sys.modules["torch._dynamo"].callback_handler.start_callbacks
+
+
+def left(net):
+    """Hooks of ours anywhere in it."""
+    return [
+        hook
+        for module in net.modules()
+        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        if is_ours(hook)
+    ]
+
+
+def small():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Linear(4, 1))
+
+
+def test_a_compiler_that_compiles_again_leaves_no_hook_behind(tmp_path, frames):
+    net = small()
+
+    def backend(made, inputs):
+        return torch.compile(made, backend="eager")
+
+    compiled = torch.compile(lambda x: net(x).square().mean(), backend=backend)
+    with brickprof.attach(net, out=tmp_path):
+        steps(net, compiled)
+        during = left(net)
+    assert len(during) == len(set(map(id, during))) and not left(net)
+    copy.deepcopy(net)
+
+
+def test_a_reset_does_not_lose_it(tmp_path, frames):
+    net = small()
+    compiled = torch.compile(lambda x: net(x).square().mean(), backend="eager")
+    with brickprof.attach(net, out=tmp_path):
+        steps(net, compiled)
+        torch._dynamo.reset()
+        steps(net, compiled)
+    assert frames() == 2
+    assert "clear" not in vars(sys.modules["torch._dynamo"].callback_handler)
+
+
+def test_where_hooks_are_guarded_they_stay(tmp_path, frames):
+    net = small()
+    with torch._dynamo.config.patch(skip_nnmodule_hook_guards=False), brickprof.attach(net, out=tmp_path):
+        steps(net, torch.compile(lambda x: net(x).square().mean(), backend="eager"))
+    assert frames() <= 2
+
+
+def test_hooks_come_back_in_their_order():
+    net, calls = torch.nn.Linear(2, 2), []
+
+    class Ours:
+        def first(self, _module, _args):
+            calls.append("ours")
+
+    Ours.first.__module__ = "brickprof.pretended"
+    net.register_forward_pre_hook(lambda module, args: calls.append("users"))
+    net.register_forward_pre_hook(Ours().first, prepend=True)
+    gone = net.register_forward_pre_hook(lambda module, args: calls.append("gone"))
+    with undressed([net]):
+        net(torch.ones(2))
+        gone.remove()
+        net.register_forward_pre_hook(lambda module, args: calls.append("new"))
+    net(torch.ones(2))
+    assert calls == ["users", "gone", "ours", "users", "new"]
