@@ -184,10 +184,14 @@ def test_what_torch_itself_dumps(tmp_path):
     if not hasattr(core, "_dump_fr_trace"):
         pytest.skip("this torch has no flight recorder without NCCL")
     script = (
-        "import torch, torch.distributed as d, sys\n"
+        "import json, time, torch, torch.distributed as d, sys\n"
         "from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json\n"
         "d.init_process_group('gloo', rank=0, world_size=1, store=d.HashStore())\n"
         "d.all_reduce(torch.ones(3)); d.broadcast(torch.ones(2), 0)\n"
+        # A thread of gloo's own says that a call has ended, a moment after it returned.
+        "until = time.monotonic() + 20\n"
+        "def ended(): return [one['state'] for one in json.loads(_dump_fr_trace_json(True))['entries']]\n"
+        "while ended() != ['completed'] * 2 and time.monotonic() < until: time.sleep(0.01)\n"
         "open(sys.argv[1] + '/dump_rank_0', 'wb').write(_dump_fr_trace())\n"
         "open(sys.argv[1] + '/dump_rank_1.json', 'wb').write(_dump_fr_trace_json(True))\n"
     )
