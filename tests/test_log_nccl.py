@@ -190,8 +190,8 @@ def test_what_torch_itself_dumps(tmp_path):
         "d.all_reduce(torch.ones(3)); d.broadcast(torch.ones(2), 0)\n"
         # A thread of gloo's own says that a call has ended, a moment after it returned.
         "until = time.monotonic() + 20\n"
-        "def ended(): return [one['state'] for one in json.loads(_dump_fr_trace_json(True))['entries']]\n"
-        "while ended() != ['completed'] * 2 and time.monotonic() < until: time.sleep(0.01)\n"
+        "def ended(): return [one['retired'] for one in json.loads(_dump_fr_trace_json(True))['entries']]\n"
+        "while ended() != [True, True] and time.monotonic() < until: time.sleep(0.01)\n"
         "open(sys.argv[1] + '/dump_rank_0', 'wb').write(_dump_fr_trace())\n"
         "open(sys.argv[1] + '/dump_rank_1.json', 'wb').write(_dump_fr_trace_json(True))\n"
     )
