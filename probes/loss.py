@@ -83,19 +83,21 @@ class LossProbe(Probe):
                 session.emit("loss_broken", loss)
         self._scaled = None
 
-    def _passed(self, step: int, steps: Sequence[Passed]) -> None:
+    def _passed(self, step: int, steps: Passed, which: range) -> None:
         """The losses of steps that have passed, the first of which is ``step``: only held, also where nothing may be
         asked of a device just now."""
-        readback, self._zeroed = self.session.readback, steps[-1].zeroed
-        kept = [
-            (each.loss, _When(step + place, 0, each.loss_at), each.loss_at)
-            for place, each in enumerate(steps)
-            if each.loss is not None and each.loss._version == each.version
-        ]
+        readback, part = self.session.readback, slice(which.start, which.stop)
+        losses, stamps = steps.losses[part], steps.stamps[part]
+        self._zeroed = steps.zeroed[which[-1]]
+        numbers = range(step, step + len(losses))
+        kept = [(loss, _When(at, 0, stamp), stamp) for loss, at, stamp in zip(losses, numbers, stamps, strict=True)]
+        versions = steps.versions[part]
+        if [loss._version for loss in losses] != list(versions):  # the script has written over some
+            kept = [each for each, version in zip(kept, versions, strict=True) if each[0]._version == version]
         readback.keep(kept, self._later, passive=hands_off())
-        if len(kept) < len(steps):  # the script has written over some: none is held again
+        if len(kept) < len(losses):  # none is held again
             readback.holding = False
-            readback.dropped += len(steps) - len(kept)
+            readback.dropped += len(losses) - len(kept)
 
     def _unremarkable(self, values: list[float]) -> bool:
         return -math.inf < min(values) and max(values) <= self._alarming and math.isfinite(sum(values))

@@ -366,7 +366,7 @@ def stretched(monkeypatch):
     """How long each stretch was of steps that were only noted."""
     lengths, over = [], Stretches.over
     monkeypatch.setattr(
-        Stretches, "over", lambda self, number, steps, ns: lengths.append(len(steps)) or over(self, number, steps, ns)
+        Stretches, "over", lambda self, number, steps, ns: lengths.append(steps.begun) or over(self, number, steps, ns)
     )
     return lengths
 

@@ -198,7 +198,7 @@ def stretches(monkeypatch):
     over = Stretches.over
 
     def counted(self, number, steps, noted_ns):
-        lengths.append(len(steps))
+        lengths.append(steps.begun)
         over(self, number, steps, noted_ns)
 
     monkeypatch.setattr(Stretches, "over", counted)
@@ -237,11 +237,15 @@ def test_what_is_noted_is_what_would_have_been_told(tmp_path, stretches, kind, c
         assert sum(stretches) > 200 and max(stretches) == 6
     losses, *counts = told(plain)
     stretched, *others = told(run)
-    assert stretched.keys() == losses.keys() and counts == others and len(losses) > 480
+    if kind is UnderAMode:  # to note a loss is no operation: those are known that else nobody may touch
+        assert {step % 47 for step, _ in stretched.keys() - losses.keys()} <= {40}
+    else:
+        assert stretched.keys() == losses.keys()
+    assert losses.keys() <= stretched.keys() and counts == others and len(losses) > 480
     assert all(stretched[at] == losses[at] for at in losses)
 
 
-@pytest.mark.parametrize(("level", "most"), [("light", 32), ("standard", 16)])
+@pytest.mark.parametrize(("level", "most"), [("light", 64), ("standard", 16)])
 def test_at_light_they_are_longer(tmp_path, stretches, level, most):
     training = Training()
     with brickprof.attach(training.net, out=tmp_path, level=level, overhead="0.01%") as watched:
@@ -404,7 +408,7 @@ def test_another_list_that_is_clipped_ends_a_stretch(tmp_path, stretches, monkey
     lists, over = [], Stretches.over
 
     def seen(self, number, steps, noted_ns):
-        lists.append(len({step.clipped for step in steps if step.norms is not None}))
+        lists.append(len({steps.key[1], *(norms.each.numel() for norms in steps.norms)} if steps.norms else ()))
         over(self, number, steps, noted_ns)
 
     monkeypatch.setattr(Stretches, "over", seen)

@@ -31,8 +31,8 @@ from statistics import median
 WAYS = ("facts", "blocks", "guard", "spans", "full")
 _SHARE = {"facts": 0.6, "blocks": 0.5, "guard": 0.5, "spans": 0.5, "full": 0.9}
 _LONGEST = {"facts": 64, "blocks": 64, "guard": 64, "spans": 256, "full": 1024}
-_RELIEVED = 4
-"""How many times as rarely facts, blocks and guard may be on where little is lost by that."""
+_RELIEVED = {"light": 8}
+"""How many times as rarely facts, blocks and guard may be on where little is lost by that, by level, if not 4."""
 _LIGHT = frozenset({"facts", "guard"})
 _FIRST_STEPS = 3
 _EARLY = {"facts": 64, "blocks": 32, "guard": 32, "spans": _FIRST_STEPS, "full": 257}
@@ -183,7 +183,11 @@ class Cadence:
 
     def ahead(self, step: int, most: int) -> int:
         """In how many steps behind ``step`` nothing is looked at; up to ``most``."""
-        return min(self._quiet - step - 1, most) if self.quiet(step + 1) else 0
+        if not self.quiet(step + 1):
+            return 0
+        while self._quiet <= step + most and not self._looked(self._quiet):
+            self._quiet += 1
+        return min(self._quiet - step - 1, most)
 
     def _looked(self, step: int) -> bool:
         return bool(
@@ -340,7 +344,7 @@ class Cadence:
             if not costs:
                 continue
             cost = median(costs)
-            longest = _LONGEST[way] * (_RELIEVED if self.relieved and way not in _ROW_WAYS else 1)
+            longest = _LONGEST[way] * (_RELIEVED.get(self.level, 4) if self.relieved and way not in _ROW_WAYS else 1)
             stride = _power_of_two(cost / max(left * _SHARE[way], 1.0), longest)
             if way == "facts" and self._credit > 0 and self.typical_ns < _TINY_STEP_NS:
                 stride = 1

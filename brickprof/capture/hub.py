@@ -32,6 +32,8 @@ scheduled = 0
 """How often gradients were cleared and rates scheduled in this process: too cheap to skip, too frequent to send."""
 takes_norms = False
 """Whether a session wants to know the norms that a clip computes."""
+norms_wanted: Callable[[], None] | None = None
+"""Called when that is so for the first time: what catches them is not there before."""
 every_batch = False
 """Whether batches are looked at in steps that nobody looks at else: where steps are slow, for a while."""
 keeps_graph = False
@@ -119,7 +121,7 @@ def _alive(thread: int) -> bool:
 def stretch_out(optimizer: Any, before: Stretch | None = None) -> None:
     """A step has passed that nobody looked at, or a stretch of them: do the next ones as well?"""
     global stretch
-    if len(sessions) == 1 and not listening and stretch is None:
+    if len(sessions) == 1 and not (listening or every_batch) and stretch is None:
         start = _counter()
         with contextlib.suppress(Exception):  # another thread may have ended the session meanwhile
             session = sessions[0]
@@ -222,6 +224,8 @@ def listen() -> None:
     global listening, takes_norms
     listening = any(session.looking for session in sessions)
     takes_norms = any(session.takes_norms for session in sessions)
+    if takes_norms and norms_wanted is not None:
+        norms_wanted()
 
 
 def emit(signal: str, *args: Any) -> None:

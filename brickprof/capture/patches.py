@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,14 +22,12 @@ from torch.optim import lr_scheduler, optimizer
 from torch.utils.data import dataloader
 
 from brickprof.capture import hub
-from brickprof.capture.stretch import Stretch
 from brickprof.capture.taps import arguments, collectives, losses, pruning, states, tables
 from brickprof.capture.undressed import WhileCompiling, is_ours, undressed
 from brickprof.capture.vigil import Norms
 
 _undo: list[Callable[[], None]] = []
 _first_call: Any = None
-_norm_type: Any = 2.0
 _counter = time.perf_counter_ns
 _thread = threading.get_ident
 _compiling = torch.compiler.is_compiling
@@ -164,8 +163,9 @@ def _patch_optimizers() -> None:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, *args, **kwargs)
             if not _traced():
+                clears, key = hub.clears, id(self)
+                clears[key] = clears.get(key, 0) + 1
                 hub.zeroed += 1
-                hub.clears[id(self)] = hub.clears.get(id(self), 0) + 1
                 if hub.listening:
                     to_none = args[0] if args else kwargs.get("set_to_none", True)
                     hub.emit("zero_grad", self, bool(to_none))
@@ -229,7 +229,7 @@ def _patch_clipping() -> None:
             hub.emit("clip_begin", parameters, total_norm)
             result = original(parameters, max_norm, total_norm, *args, **kwargs)
             fields = {
-                "max_norm": max_norm, "norm_type": _norm_type, "tensors": len(parameters), "how": "norm",
+                "max_norm": max_norm, "norm_type": _norm_type(), "tensors": len(parameters), "how": "norm",
             }  # fmt: skip
             hub.emit("clip_end", fields, total_norm)
             return result
@@ -249,40 +249,58 @@ def _patch_clipping() -> None:
 
         return call
 
-    def norm(original: Any) -> Any:
-        def call(parameters: Any, max_norm: Any, norm_type: Any = 2.0, *args: Any, **kwargs: Any) -> Any:
-            global _norm_type
-            if _traced() or not (hub.listening or hub.takes_norms):
-                return original(parameters, max_norm, norm_type, *args, **kwargs)
-            _norm_type = norm_type
-            catch = not hub.listening and norm_type == 2.0 and torch.stack is _stack
-            if catch:
-                _caught.each = ()
-                torch.stack = _catch
-            try:
-                return original(parameters, max_norm, norm_type, *args, **kwargs)
-            finally:
-                _norm_type = 2.0
-                if catch:
-                    _caught.each = None
-                    if torch.stack is _catch:
-                        torch.stack = _stack
-
-        return call
-
     # clip_grad_norm_ looks its second half up when it runs, so that is seen however it was imported.
     _replace(clip_grad, "_clip_grads_with_norm_", apply)
-    _replace(clip_grad, "clip_grad_norm_", norm)
-    _replace(torch.nn.utils, "clip_grad_norm_", norm)
     _replace(torch.nn.utils, "clip_grads_with_norm_", apply)
     _replace(clip_grad, "clip_grad_value_", value)
     _replace(torch.nn.utils, "clip_grad_value_", value)
+    hub.norms_wanted = _catch_norms
+    _undo.append(_forget_norms)
+
+
+def _norm_type() -> Any:
+    """Which norm the clip under way has computed: it says so to nobody but itself."""
+    frame = sys._getframe(2)
+    return frame.f_locals.get("norm_type") if frame.f_code.co_name == "clip_grad_norm_" else None
+
+
+def _forget_norms() -> None:
+    hub.norms_wanted = None
+
+
+def _catch_norms() -> None:
+    """From now on the norms are wanted that torch's clipping computes, of each gradient and of all. Its first half is
+    looked up when it runs, too."""
+    hub.norms_wanted = None
+
+    def total(original: Any) -> Any:
+        def call(tensors: Any, norm_type: Any = 2.0, *args: Any, **kwargs: Any) -> Any:
+            if _traced() or not hub.takes_norms or norm_type != 2.0 or torch.stack is not _stack:
+                return original(tensors, norm_type, *args, **kwargs)
+            caught = _caught
+            caught.each, caught.waits = None, True
+            torch.stack = _catch
+            try:
+                caught.total = result = original(tensors, norm_type, *args, **kwargs)
+                return result
+            finally:
+                caught.waits = False
+                if torch.stack is _catch:
+                    torch.stack = _stack
+
+        return call
+
+    if "_get_total_norm" in clip_grad.__dict__:
+        _replace(clip_grad, "_get_total_norm", total)
 
 
 class _Caught(threading.local):
-    """The norms that the clip under way in this thread has computed, one for each gradient; None outside of it."""
+    """What the clip under way in this thread has computed."""
 
+    waits = False
     each: Any = None
+    """The norms of its gradients."""
+    total: Any = None
 
 
 _caught = _Caught()
@@ -292,17 +310,20 @@ _stack = torch.stack
 def _catch(*args: Any, **kwargs: Any) -> Any:
     """Where torch's clipping puts its norms together, for as long as it runs. Other threads pass through."""
     together = _stack(*args, **kwargs)
-    if _caught.each is not None:
+    if _caught.waits:
         _caught.each = together
     return together
 
 
 def _norms(total: Any) -> Norms | None:
-    each = _caught.each
-    if type(each) is not torch.Tensor or type(total) is not torch.Tensor or each.dtype is torch.float16:
-        return None  # float16 has no number for many a norm
-    if total.is_inference():
-        return None  # it has no version
+    """The norms behind ``total``, where they were caught; only once."""
+    caught = _caught
+    each, of = caught.each, caught.total
+    caught.each = caught.total = None
+    if of is not total or type(each) is not torch.Tensor or type(total) is not torch.Tensor:
+        return None
+    if each.dtype is torch.float16 or total.is_inference():
+        return None  # float16 has no number for many a norm, and what is of an inference has no version
     return Norms(total, each, total._version)
 
 
@@ -321,8 +342,15 @@ def _patch_schedulers() -> None:
                 hub.scheduled += 1
                 if hub.listening:
                     hub.emit("scheduled", self)
-                if hasattr(self, "num_bad_epochs"):
-                    hub.tell("plateau_judged", self, args[0] if args else kwargs.get("metrics"))
+            return result
+
+        return call
+
+    def judge(original: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            if not _traced():
+                hub.tell("plateau_judged", self, args[0] if args else kwargs.get("metrics"))
             return result
 
         return call
@@ -330,6 +358,7 @@ def _patch_schedulers() -> None:
     for cls in vars(lr_scheduler).values():
         if inspect.isclass(cls) and issubclass(cls, lr_scheduler.LRScheduler) and "step" in cls.__dict__:
             _replace(cls, "step", step)
+    _replace(lr_scheduler.ReduceLROnPlateau, "step", judge)
 
 
 def _patch_scaler() -> None:
@@ -374,22 +403,18 @@ def _patch_scaler() -> None:
         _replace(scaler, name, make)
 
 
-def _noted(stretch: Stretch) -> bool:
-    """Whether a batch is one that ``stretch``, or the one that follows it, has waited for."""
-    if stretch.open and stretch.thread == _thread():
-        stretch.fetched = True
-        return True
-    return hub.goes_on()
-
-
 def _patch_loader() -> None:
     def fetch(original: Any) -> Any:
         def call(self: Any) -> Any:
             if not hub.sessions:
                 return original(self)
             stretch = hub.stretch
-            if stretch is not None and not hub.every_batch and _noted(stretch):
-                return original(self)
+            if stretch is not None:
+                if stretch.open and stretch.thread == _thread():
+                    stretch.fetched = True
+                    return original(self)
+                if hub.goes_on():
+                    return original(self)
             if not hub.passes("pass_fetch"):
                 hub.send("fetch_begin", self)
             if not hub.listening and not hub.every_batch:

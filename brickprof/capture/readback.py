@@ -35,8 +35,6 @@ _LONGEST_OF_ALL = 2048
 _SLOTS = 64
 _ENOUGH = 8
 _ENOUGH_HELD = 32
-_BESIDE = 3
-"""With a number of each of several steps comes one more, and now and then a row."""
 _REQUESTS = 3 * _SLOTS
 _SMALL = 1024
 """Bytes."""
@@ -134,15 +132,6 @@ class _Held(NamedTuple):
     tag: Any
 
 
-class _Asked(NamedTuple):
-    """Who asked for something that was fetched, and where it lies among all that was."""
-
-    done: Callable[[Any], None] | Several
-    taken: int
-    tag: Any
-    at: int
-
-
 class Readback:
     lane: Lane = Cuda()
     _free: ClassVar[dict[tuple[Lane, int, torch.dtype], list[torch.Tensor]]] = {}
@@ -172,6 +161,8 @@ class Readback:
         self.holding = True
         self.fetches = False
         """Whether something held was fetched before: what it takes is there."""
+        self.beside = 3
+        """So many numbers and rows at most come of a step, where several come together."""
         self.gather: Callable[[torch.Tensor], Gather | None] | None = None
         """Gives what fetches from the device of a tensor, where there is such."""
         self._stream: Any = None
@@ -240,9 +231,9 @@ class Readback:
         is dropped, and numbers are copied at once from there on. ``passive``: nothing may be asked of a device just
         now; what cannot be held is dropped.
         """
-        if self._held and len(self._held) + _BESIDE * len(values) > _SLOTS and not passive:
+        if self._held and len(self._held) + self.beside * len(values) > _SLOTS and not passive:
             self._fetch()  # these and what belongs to them stand in one page
-        for value, tag, taken in values:
+        for value, tag, taken in self._keep_alike(values, whose, passive=passive):
             held = may_hold(value) and self._holds(value, passive=passive)
             if held and self._scalars and not passive:
                 self._send_scalars()  # what came before is told before
@@ -254,6 +245,25 @@ class Readback:
                 self.dropped += 1
             else:
                 self.scalar(value, partial(whose.alone, tag))
+
+    def _keep_alike(
+        self, values: Sequence[tuple[torch.Tensor, Any, int]], whose: Several, *, passive: bool
+    ) -> Sequence[tuple[torch.Tensor, Any, int]]:
+        """Holds those of several numbers that are as the first is, in one go; the others are given back."""
+        if len(values) < 2 or len(values) + len(self._held) > _SLOTS or self._scalars:
+            return values
+        first = values[0][0]
+        if not may_hold(first) or not self._holds(first, passive=passive):
+            return values
+        device, held, others = first.get_device(), self._held, []
+        for each in values:
+            value, tag, taken = each
+            at = value.data_ptr()
+            if at in held or value.dtype is not torch.float32 or value.get_device() != device or value.requires_grad:
+                others.append(each)
+            else:
+                held[at] = _Held(value, 1, value._version, whose, taken, tag)
+        return others
 
     def keep_row(self, values: torch.Tensor, done: Callable[[Any], None]) -> None:
         """The same of a row of numbers, which ``done`` gets as an array."""
@@ -295,12 +305,13 @@ class Readback:
                 self.dropped += 1
         if not held:
             return
-        first = next(iter(held.values())).value
+        asked = list(held.values())
+        first = asked[0].value
         gather = self.gather(first) if self.gather is not None else None
         if gather is None:  # it was there when they were held
             self.dropped += len(held)
             return
-        counts = [each.numbers for each in held.values()]
+        counts = [each.numbers for each in asked]
         self.fetches = True
         page = self._buffer(_REQUESTS + (sum(counts) + 1) // 2, torch.int64)
         words = self._words.setdefault(page.data_ptr(), page.numpy())
@@ -314,32 +325,36 @@ class Readback:
         else:  # elsewhere than they were made
             with self.lane.on(self._held_on):
                 gather(page)
-        asked = [_Asked(each.done, each.taken, each.tag, at) for each, at in zip(held.values(), places, strict=False)]
 
         def arrived(_host: torch.Tensor) -> None:
-            self._hand_out(asked, counts, words[_REQUESTS:].view("float32"))
+            self._hand_out(asked, places, words[_REQUESTS:].view("float32"))
 
         self._waiting.append((self.lane.mark(self._held_on), page, page, arrived, 0))
 
-    def _hand_out(self, asked: list[_Asked], counts: list[int], numbers: Any) -> None:
-        """Gives what was fetched to whoever asked for it; what fails with one of them is no other's loss."""
-        several: dict[int, tuple[Several, list[Any], list[float]]] = {}
+    def _hand_out(self, asked: list[_Held], places: list[int], numbers: Any) -> None:
+        """Gives what was fetched to whoever asked for it, ``places`` says where it lies; what fails with one of them is
+        no other's loss."""
         calls: list[tuple[int, Callable[[Any], None], Any]] = []
-        for (done, taken, tag, at), count in zip(asked, counts, strict=True):
-            if isinstance(done, Several):
-                _, tags, found = several.setdefault(id(done), (done, [], []))
-                tags.append(tag)
-                found.append(float(numbers[at]))
+        single: dict[Several, list[_Held]] = {}
+        found: dict[Several, list[float]] = {}
+        values = numbers[places[:-1]].tolist()
+        for held, at, value in zip(asked, places, values, strict=False):
+            done = held.done
+            if not isinstance(done, Several):
+                calls.append((held.taken, done, numbers[at : at + held.numbers].copy()))
+            elif done in found:
+                single[done].append(held)
+                found[done].append(value)
             else:
-                calls.append((taken, done, numbers[at : at + count].copy()))
-        if all(whose.usual(found) for whose, _, found in several.values()):
-            for whose, tags, found in several.values():
-                calls.append((0, partial(whose.together, tags), found))
+                single[done], found[done] = [held], [value]
+        if all(whose.usual(found[whose]) for whose in single):
+            for whose, each in single.items():
+                calls.append((0, partial(whose.together, [held.tag for held in each]), found[whose]))
         else:
             calls += [
-                (each.taken, partial(each.done.alone, each.tag), float(numbers[each.at]))
-                for each in asked
-                if isinstance(each.done, Several)
+                (held.taken, partial(whose.alone, held.tag), value)
+                for whose, each in single.items()
+                for held, value in zip(each, found[whose], strict=True)
             ]
         calls.sort(key=_when)
         failed: list[Exception] = []

@@ -49,7 +49,6 @@ from brickprof.settings import Settings
 if TYPE_CHECKING:
     from brickprof.capture.lookout import Lookout
     from brickprof.capture.places import Places
-    from brickprof.capture.vigil import Norms
 
 _LEAP = 2.0
 """How many times the rate of the update before counts as a leap."""
@@ -58,7 +57,7 @@ _RECALLED = 16
 _BRISK_NS = 50_000_000
 """Steps shorter than this are brisk: only sampled ones are traced."""
 _PUBLISH_NS = 100_000_000
-_READ_BACK_NS = {"light": 1_000_000_000, "standard": 400_000_000, "deep": 400_000_000}
+_READ_BACK_NS = {"light": 2_000_000_000, "standard": 400_000_000, "deep": 400_000_000}
 _LONG_PATTERN = 8
 _counter = time.perf_counter_ns
 
@@ -106,8 +105,8 @@ class Session:
         """Whether bricks are opened and closed in this step: the sampled ones, and all that last."""
         self.keep_loss: Callable[[torch.Tensor], bool] = _unwilling
         """How the loss of a step that nobody looks at is kept; False when it deserves a look."""
-        self.losses_passed: Callable[[int, Sequence[Passed]], None] = _nothing
-        """The same for losses that were noted: the step of the first, and what was noted of each."""
+        self.losses_passed: Callable[[int, Passed, range], None] = _nothing
+        """The same for losses that were noted: the step of the first, what was noted, and which of it they are."""
         self.expecting = False
         """Whether a probe wants to be told of the next backward, also in a step that nobody looks at."""
         self.vigil: Callable[..., None] | None = None
@@ -122,14 +121,15 @@ class Session:
         """What this step has had so far, in steps that nobody looks at: a letter for each signal."""
         self.takes_norms = settings.level != "light"
         """Whether norms that a clip computes are worth the trouble."""
-        self.norms_passed: Callable[[tuple[int, int], Sequence[tuple[int, int, Norms]]], None] = _nothing
-        """Told of the norms that clips have computed, in steps of a stretch."""
+        self.norms_passed: Callable[[int, Passed, range], None] = _nothing
+        """The same for norms that clips have computed."""
         self.stretches = Stretches(self)
         self.lookout: Lookout | None = None
         """The same for the outputs of blocks."""
         self.backlog = Backlog()
         self.dispatch = Dispatch(self.fact)
         self.readback = Readback(self.spend, self.journal.date)
+        self.readback.beside = 3 if self.takes_norms else 1
         self.fused = Fused(partial(self.fact, always=True))
         self.readback.gather = lambda value: self.fused.gather(value.get_device())
         self.book = Book(self.journal)
@@ -409,39 +409,35 @@ class Session:
         self._spent += _counter() - start
         return True
 
-    def steps_passed(self, number: int, steps: Sequence[Passed]) -> None:
-        """Steps were noted in which nobody looked at anything, each with one update, by ``number``: they begin and end
-        here, all at once."""
-        first, last = self.step + 1, steps[-1]
-        wall = self._idled(last.began, len(steps))
-        self.steps.advance_by(number, len(steps))
+    def steps_passed(self, number: int, steps: Passed) -> None:
+        """Steps were noted in which nobody looked at anything, each with one update, by ``number``: those that are over
+        begin and end here, all at once."""
+        first, count = self.step + 1, steps.whole
+        began = steps.began[count - 1]
+        wall = self._idled(began, count)
+        self.steps.advance_by(number, count)
         self.step = self.trace.step = self.steps.number
         self._trained = self.step + 1
-        self.losses_passed(first, steps)
-        clips = [
-            (first + place, each.loss_at, each.norms) for place, each in enumerate(steps) if each.norms is not None
-        ]
-        if clips:
-            self.norms_passed(last.clipped, clips)
+        self.losses_passed(first, steps, range(count))
+        if steps.norms:
+            self.norms_passed(first, steps, range(count))
         self.in_optimizer = False
-        self.updates[number] = self.updates.get(number, 0) + len(steps)
+        self.updates[number] = self.updates.get(number, 0) + count
         self.gradients_used = True
-        self._rates[number] = last.rate
-        self._rest(wall // len(steps), last.began)
+        self._rates[number] = steps.rates[-1]
+        self._rest(wall // count, began)
 
-    def begun(self, step: Passed) -> None:
-        """A step was noted, as far as it got."""
-        if step.loss is None:
-            return
+    def begun(self, steps: Passed) -> None:
+        """The last step was noted as far as it got: at least until its backward."""
+        last = range(steps.whole, len(steps.losses))
         self.steps.backwards += 1
         self.steps.total_backwards += 1
         self.pattern += "b"
         self._trained = self.step + 1
-        self.losses_passed(self.step, [step])
-        if step.clipped[1]:
+        self.losses_passed(self.step, steps, last)
+        if len(steps.norms) > steps.whole:
             self.pattern += "c"
-        if step.norms is not None:
-            self.norms_passed(step.clipped, [(self.step, step.loss_at, step.norms)])
+            self.norms_passed(self.step, steps, last)
 
     def pass_update(self, optimizer: Any) -> bool:
         """An update in a step that nobody looks at, one of its own."""

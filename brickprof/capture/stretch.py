@@ -40,40 +40,55 @@ class Most(NamedTuple):
     ns: int = 400_000_000
 
 
-_MOST = {"light": Most(32, 1_000_000_000)}
+_MOST = {"light": Most(64, 2_000_000_000)}
 """By level, where it is not as usual."""
 _LEAP = 2.0
 _WAIT = 16
 _LONGEST = 4096
-_NOTED_NS = 40_000
+_NOTED_NS = 30_000
 """What the signals of a step are taken to cost that are only noted, until some were timed."""
-_AROUND = 1.5
+_AROUND = 2.0
 """So many times that is what it takes with all that is patched into torch for it, which asks no clock."""
 _TIMED = 9
+_CAREFUL = 2
+"""Steps of every stretch in which each loss is looked at from all sides, before others are taken to be like them."""
 _UPDATED, _BACKWARD, _CLIPPED, _STOPPED = range(4)
 _counter = time.perf_counter_ns
 _thread = threading.get_ident
 _modes = torch._C._len_torch_dispatch_stack
+_Tensor = torch.Tensor
 
 
 class Passed(NamedTuple):
-    """One step of a stretch, as far as it got."""
+    """The steps of a stretch, in columns. Of the last one, or two, not everything has happened yet."""
 
-    began: int
-    loss: torch.Tensor | None = None
-    version: int = 0
-    """Of the loss, when it was differentiated."""
-    loss_at: int = 0
-    zeroed: int = 0
+    began: Sequence[int]
+    """Each with the update before it."""
+    losses: Sequence[torch.Tensor]
+    versions: Sequence[int]
+    """Of each loss, when it was differentiated."""
+    stamps: Sequence[int]
+    """When that was."""
+    zeroed: Sequence[int]
     """How often gradients had been cleared by then."""
-    clipped: tuple[int, int] = (0, 0)
-    """The id of the first parameter, and their number."""
-    norms: Norms | None = None
-    updated: bool = False
-    rate: Any = None
+    key: tuple[int, int]
+    """Of what was clipped: the id of the first parameter, and their number."""
+    norms: Sequence[Norms]
+    """What each clip has computed; nothing where that is not wanted."""
+    rates: Sequence[Any]
+    """With which the updates were made: so many steps are over."""
+    fetched: int
+    """When a batch was asked for after the last update, if nothing else has followed."""
 
+    @property
+    def whole(self) -> int:
+        """How many steps are over."""
+        return len(self.rates)
 
-_LOSS_AT = Passed._fields.index("loss_at")
+    @property
+    def begun(self) -> int:
+        """How many have begun."""
+        return len(self.losses) + bool(self.fetched)
 
 
 class Stretch:
@@ -81,9 +96,9 @@ class Stretch:
     graph lives longer for it: a training may end in the middle of a stretch, and the program go on for hours."""
 
     __slots__ = (
-        "_at", "_began", "_clips", "_current", "_device", "_key", "_lane", "_left", "_losses", "_number", "_optimizer",
-        "_passed", "_place", "_rate", "_sample", "_session", "_stream", "_until", "_whole", "fetched", "inside",
-        "noted_ns", "open", "thread", "waits", "whose",
+        "_at", "_began", "_clips", "_current", "_device", "_key", "_lane", "_left", "_losses", "_norms", "_number",
+        "_optimizer", "_passed", "_place", "_rate", "_rates", "_session", "_stream", "_until", "_whole", "fetched",
+        "inside", "noted_ns", "open", "thread", "waits", "whose",
     )  # fmt: skip
 
     def __init__(
@@ -103,9 +118,8 @@ class Stretch:
         self._key: tuple[int, int] | None = None
         """Of what is clipped."""
         self._left = steps
-        self._sample = steps - 1
         self.noted_ns = 0
-        """What noting took in the second step."""
+        """What noting took in the step that was timed."""
         self._began = _counter()
         """When the step under way did: with the update before it."""
         self._until = self._began + most_ns
@@ -117,7 +131,10 @@ class Stretch:
         """Whether a batch was asked for since the last update."""
         self._lane = session.readback.lane
         self._at = _UPDATED
-        self._passed: list[list[Any]] = []
+        self._passed: list[tuple[Any, ...]] = []
+        self._norms: list[Norms] = []
+        self._rates: list[Any] = []
+        """Of each step: how it began, what a clip has computed, and the rate that the update was made with."""
         self._rate = rate_of(optimizer)
         self._device = -1
         self._current: Callable[[], Any] | None = None
@@ -126,7 +143,7 @@ class Stretch:
         self._stream: Any = None
         """The stream that losses are made in: its number, and itself."""
         self._losses: set[int] = set()
-        """Where they lie: one that lies where another does is written over by every replay of a graph."""
+        """Where the first lie: one that lies where another does is written over by every replay of a graph."""
         self.inside = False
         """Whether a backward is under way: one inside it is part of it."""
 
@@ -156,30 +173,24 @@ class Stretch:
                 return False
         try:
             loss = args[0]
-            if type(loss) is not torch.Tensor:
+            if type(loss) is not _Tensor or self._current() != self._place:  # type: ignore[misc]
                 return False
-            at = loss.data_ptr()  # what is traced or transformed has none
-            current = self._current or self._begin(loss)
-            if current is None or current() != self._place or loss.get_device() != self._device:
-                return False
-            if at in self._losses or _modes() or (loss._base is not None and not may_hold(loss)):
-                return False
-            self._passed.append([self._began, loss.detach(), loss._version, _counter(), zeroed])
+            # Half as dear as to detach it, and no operation that a mode would see.
+            self._passed.append((self._began, loss.data, 0, _counter(), zeroed))
         except Exception:
             return False
-        self._losses.add(at)
         self._at = _BACKWARD
         self.waits = not self._clips
         return True
 
-    def _begin(self, loss: torch.Tensor) -> Callable[[], Any] | None:
+    def _begin(self, loss: torch.Tensor) -> bool:
         """The first loss: where the others have to be, if it may be held."""
-        if on_host(loss) or loss.dtype is not torch.float32 or not may_hold(loss):
-            return None
+        if on_host(loss) or loss.dtype is not torch.float32:
+            return False
         lane, self._device = self._lane, loss.get_device()
         current, self._stream = lane.current(loss), lane.stream(loss)
         self._current, self._place = current, current()
-        return current
+        return True
 
     def clipped(self, parameters: list[Any], norms: Norms | None) -> bool:
         if self._at != _BACKWARD or not self._clips or norms is None or _thread() != self.thread:
@@ -192,7 +203,7 @@ class Stretch:
                 self._key = key
             if norms.each.numel() != key[1]:
                 return False
-            self._passed[-1] += (key, norms)
+            self._norms.append(norms)
         except Exception:
             return False
         self._at = _CLIPPED
@@ -203,10 +214,10 @@ class Stretch:
         if not self.waits or id(optimizer) != self.whose:
             return False
         try:
-            rate, last = rate_of(optimizer), self._rate
+            rate, last = optimizer.param_groups[0]["lr"], self._rate
             if rate is not last and not (type(rate) is type(last) is float and rate <= _LEAP * last):
                 return False  # a leap of the rate is worth a look
-            self._passed[-1] += (True, rate) if self._clips else ((0, 0), None, True, rate)
+            self._rates.append(rate)
         except Exception:
             return False
         self._rate = rate
@@ -215,18 +226,15 @@ class Stretch:
         self._began = at = _counter()
         self._left -= 1
         self.open = self._left > 0 and at < self._until
-        if self._left == self._sample:
-            self.__class__ = _Timed
         return True
 
     def over(self) -> None:
         """Tells the session what has passed."""
-        for step in self._passed:
-            step[_LOSS_AT] += OFFSET
-        steps, lane = [Passed(*step) for step in self._passed], self._lane
-        if self.fetched and self._at == _UPDATED:
-            steps.append(Passed(_counter()))
-        elsewhere = self._current is not None and self._current() != self._place
+        began, losses, versions, counted, zeroed = zip(*self._passed, strict=True) if self._passed else ((),) * 5
+        fetched = _counter() if self.fetched and self._at == _UPDATED else 0
+        stamps, key = [at + OFFSET for at in counted], self._key or (0, 0)
+        steps = Passed(began, losses, versions, stamps, zeroed, key, self._norms, self._rates, fetched)
+        lane, elsewhere = self._lane, self._current is not None and self._current() != self._place
         with lane.on(self._stream) if elsewhere else nullcontext():
             self._session.stretches.over(self._number, steps, self.noted_ns)
 
@@ -237,8 +245,39 @@ class Stretch:
         self._session.stretches.never = True
 
 
+class Careful(Stretch):
+    """The same in the first steps: a loss is only noted where it can be left where it is."""
+
+    __slots__ = ()
+
+    def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], zeroed: int) -> bool:
+        try:
+            loss = args[0]
+            if type(loss) is not _Tensor or _thread() != self.thread or _modes():
+                return False
+            at = loss.data_ptr()  # what is traced or transformed has none
+            if self._current is None and not self._begin(loss):
+                return False
+            if at in self._losses or loss.get_device() != self._device or not may_hold(loss):
+                return False
+            if not super().backward(args, kwargs, zeroed):
+                return False
+            # In these it shows whether the script writes over a loss later.
+            self._passed[-1] = (*self._passed[-1][:1], loss.detach(), loss._version, *self._passed[-1][3:])
+        except Exception:
+            return False
+        self._losses.add(at)
+        return True
+
+    def updated(self, optimizer: Any) -> bool:
+        noted = super().updated(optimizer)
+        if len(self._rates) == _CAREFUL:
+            self.__class__ = _Timed  # type: ignore[assignment]
+        return noted
+
+
 class _Timed(Stretch):
-    """The same in the second step: what noting takes is timed, which costs as much again."""
+    """The same in the step behind these: what noting takes is timed, which costs as much again."""
 
     __slots__ = ()
 
@@ -280,12 +319,17 @@ class Stretches:
         session = self._session
         if self.never or not session.readback.fetches or session.thread != _thread():
             return None
-        if session.pattern not in ("fbcu", "fbu") or session.world_size > 1 or session.step < self._from:
+        if session.pattern.lstrip("f") not in ("bcu", "bu") or session.world_size > 1 or session.step < self._from:
             return None
-        if session.expecting or session.census.due or (session.lookout is not None and session.lookout.watching):
+        if (
+            rate_of(optimizer) is None
+            or session.expecting
+            or session.census.due
+            or (session.lookout is not None and session.lookout.watching)
+        ):
             return None
-        if not session.readback.holding or static_outputs():
-            return None  # losses that cannot be left where they are
+        if not session.readback.holding or static_outputs() or rate_of(optimizer) is None:
+            return None  # losses that cannot be left where they are, or a rate that nobody knows
         number, cadence = session.book.optimizer(optimizer), session.cadence
         if not session.steps.only(number) or 2 * cadence.typical_ns > self._most.ns:
             return None
@@ -295,31 +339,32 @@ class Stretches:
         if steps <= 1:
             return None
         normed = clips and session.takes_norms
-        made = Stretch(session, optimizer, number, steps, clips=normed, whole=whole, most_ns=self._most.ns)
+        made = Careful(session, optimizer, number, steps, clips=normed, whole=whole, most_ns=self._most.ns)
         if before is not None:
             made.follow(before)
         return made
 
-    def over(self, number: int, steps: Sequence[Passed], noted_ns: int) -> None:
+    def over(self, number: int, steps: Passed, noted_ns: int) -> None:
         """A stretch is over: all that is done in a step that nobody looks at, for all of its steps. To note one of them
         took ``noted_ns``, if that is known."""
         session, start = self._session, _counter()
-        if noted_ns and len(steps) > 1 and steps[1].updated:
+        if noted_ns and steps.whole > _CAREFUL:
             self._noted.append(noted_ns)
         self._replay(number, steps)
         # Begun in vain, again and again: the next is tried later and later. Once may be the end of an epoch.
-        self._vain = 0 if len(steps) > 1 else self._vain + 1
+        self._vain = 0 if steps.begun > 1 else self._vain + 1
         self._from = session.step + (min(_WAIT << self._vain, _LONGEST) if self._vain > 1 else 0)
-        session.correct(_counter() - start + int(_AROUND * median(self._noted)) * len(steps))
+        session.correct(_counter() - start + int(_AROUND * median(self._noted)) * steps.begun)
 
-    def _replay(self, number: int, steps: Sequence[Passed]) -> None:
-        session = self._session
-        whole = steps if not steps or steps[-1].updated else steps[:-1]
+    def _replay(self, number: int, steps: Passed) -> None:
+        session, whole = self._session, steps.whole
         if whole:
-            session.steps_passed(number, whole)
-        if len(whole) < len(steps):
-            session.pass_on(steps[-1].began)
-            session.begun(steps[-1])
+            session.steps_passed(number, steps)
+        if whole < len(steps.losses):
+            session.pass_on(steps.began[whole])
+            session.begun(steps)
+        elif steps.fetched:
+            session.pass_on(steps.fetched)
 
 
 def rate_of(optimizer: Any) -> Any:

@@ -35,12 +35,13 @@ from brickprof.clock import now
 
 if TYPE_CHECKING:
     from brickprof.capture.session import Session
+    from brickprof.capture.stretch import Passed
 
 _SHARE = {"light": 0.1, "standard": 0.75, "deep": 1.0}
 """Of the budget; the rest is for all other looks."""
 _SHARE_BESIDE_NORMS = 0.05
 """Of tables where norms tell the rest: what comes of a table later costs as much again."""
-_LONGEST = 64
+_LONGEST = {"light": 256, "standard": 64, "deep": 64}
 _MOST_DOUBTS = 8
 _RECKON = 16
 _USUAL = 1.25
@@ -208,12 +209,14 @@ class Vigil:
             self._covered.append(self._groups[purpose])
             self._learn(purpose, _counter() - start)
 
-    def passed(self, key: tuple[int, int], clips: Sequence[tuple[int, int, Norms]]) -> None:
-        """The same for the clips of steps that are over, without a table, each with its step and time: of the
-        parameters that ``key`` (the first, and how many) has stood for, all of which had a gradient."""
+    def passed(self, step: int, steps: Passed, which: range) -> None:
+        """The same for the clips of steps that are over, without a table, the first of which is ``step``: of the
+        parameters that their key has stood for, all of which had a gradient."""
         if not self._by_norms:
             return  # tables tell what is told
-        known = self._known_as(key, ())
+        part = slice(which.start, which.stop)
+        clips = list(zip(range(step, step + len(which)), steps.stamps[part], steps.norms[part], strict=True))
+        known = self._known_as(steps.key, ())
         if known is not None and known.alike and known.whole:
             self._hold(clips, known.names, passive=hands_off())
         else:
@@ -321,6 +324,6 @@ class Vigil:
         else:
             host = _USUAL * sum(map(session.backlog.quickest, self._groups))
         room = share * cadence.budget * max(cadence.typical_ns, 1.0)
-        self._stride = 1
-        while self._stride < _LONGEST and max(host, device) > self._stride * room:
+        self._stride, longest = 1, _LONGEST[session.settings.level]
+        while self._stride < longest and max(host, device) > self._stride * room:
             self._stride *= 2

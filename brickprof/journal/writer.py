@@ -155,6 +155,10 @@ class Journal:
             return
         try:
             slate = self._slate
+            if losses[-1][3] - losses[0][3] > _TOGETHER_NS:  # more than wait there: written at once
+                self.tell_losses()
+                self._write_losses(losses)
+                return
             if len(losses) > slate.room:
                 self.tell_losses()
             for at in range(0, len(losses), ROOM):
