@@ -10,29 +10,25 @@ import math
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from brickprof.capture import hub
 from brickprof.capture.probe import Probe
 from brickprof.capture.readback import Several
 from brickprof.capture.session import Session
 from brickprof.capture.sites import caller
 from brickprof.capture.stretch import Passed
 from brickprof.capture.surroundings import hands_off, host_hands_off, static_outputs
+from brickprof.capture.tally import tally
 from brickprof.capture.tensors import on_host
 from brickprof.clock import now
 
 _START = 10
 
 
-class _When(NamedTuple):
-    """What the loss of a step that nobody looks at is known by."""
-
-    step: int
-    micro: int
-    stamp: int
+_When = tuple[int, int, int]
+"""What the loss of a step that nobody looks at is known by: step, micro-batch, time."""
 
 
 class LossProbe(Probe):
@@ -41,7 +37,7 @@ class LossProbe(Probe):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self._zeroed = hub.zeroed
+        self._zeroed = tally.zeroed
         self._nonfinite = False
         self._seen = 0
         self._start = self._usual = 0.0
@@ -60,7 +56,7 @@ class LossProbe(Probe):
     def backward_begin(self, losses: Sequence[torch.Tensor], upstream: Any) -> None:
         session = self.session
         site = caller() if session.on.facts else ""
-        zeroed, self._zeroed = hub.zeroed - self._zeroed, hub.zeroed
+        zeroed, self._zeroed = tally.zeroed - self._zeroed, tally.zeroed
         for loss in losses:
             if loss.numel() != 1 or upstream is not None or hands_off():
                 self._without_value(loss, site)
@@ -90,7 +86,7 @@ class LossProbe(Probe):
         losses, stamps = steps.losses[part], steps.stamps[part]
         self._zeroed = steps.zeroed[which[-1]]
         numbers = range(step, step + len(losses))
-        kept = [(loss, _When(at, 0, stamp), stamp) for loss, at, stamp in zip(losses, numbers, stamps, strict=True)]
+        kept = [(loss, (at, 0, stamp), stamp) for loss, at, stamp in zip(losses, numbers, stamps, strict=True)]
         versions = steps.versions[part]
         if [loss._version for loss in losses] != list(versions):  # the script has written over some
             kept = [each for each, version in zip(kept, versions, strict=True) if each[0]._version == version]
@@ -120,12 +116,12 @@ class LossProbe(Probe):
         if not on_host(loss):
             if not session.readback.lane.serves(loss) or hands_off():
                 return False
-            self._zeroed = hub.zeroed
-            when = _When(session.step, session.steps.backwards - 1, now())
+            self._zeroed = tally.zeroed
+            when = (session.step, session.steps.backwards - 1, now())
             if self._may_change or static_outputs():
                 session.readback.scalar(loss, partial(self._arrived, when))
             else:
-                session.readback.keep([(loss, when, when.stamp)], self._later)
+                session.readback.keep([(loss, when, when[2])], self._later)
             return True
         if host_hands_off():
             return False
@@ -133,7 +129,7 @@ class LossProbe(Probe):
         if not -math.inf < value <= self._alarming:  # NaN compares false
             return False
         session.pulse.loss = value
-        self._zeroed = hub.zeroed
+        self._zeroed = tally.zeroed
         session.journal.loss(session.step, session.steps.backwards - 1, value, now())
         return True
 

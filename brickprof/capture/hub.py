@@ -23,13 +23,6 @@ Factory = Callable[[], Session | None]
 sessions: list[Session] = []
 listening = False
 """Whether any session looks at this step; where not, only the signals that move the step are sent."""
-zeroed = 0
-clears: dict[int, int] = {}
-"""By the id of an optimizer or module: how often it cleared its gradients."""
-updated: dict[int, int] = {}
-"""By the id of an optimizer: how often it had cleared them when it last made an update."""
-scheduled = 0
-"""How often gradients were cleared and rates scheduled in this process: too cheap to skip, too frequent to send."""
 takes_norms = False
 """Whether a session wants to know the norms that a clip computes."""
 norms_wanted: Callable[[], None] | None = None
@@ -40,6 +33,16 @@ keeps_graph = False
 """Whether the backward that is looked at leaves its graph, and so its activations, to whoever still holds it."""
 stretch: Stretch | None = None
 """Steps that nobody looks at, under way: their signals are noted and not sent."""
+exhausted = 0
+"""The id of the data that the last batch of was asked for in vain, in the step under way: an epoch is over."""
+
+
+def _stay(_resting: bool) -> None:
+    """Nothing is patched."""
+
+
+rest: Callable[[bool], None] = _stay
+"""Called when a stretch begins and when it ends: what is told nothing meanwhile may go."""
 _factory: Factory | None = None
 _making = False
 _lock = threading.Lock()
@@ -107,6 +110,7 @@ def settle(*, force: bool = False) -> None:
         ended.stop()
         return
     stretch = None
+    rest(False)
     try:
         ended.over()
     except Exception as error:
@@ -126,6 +130,8 @@ def stretch_out(optimizer: Any, before: Stretch | None = None) -> None:
         with contextlib.suppress(Exception):  # another thread may have ended the session meanwhile
             session = sessions[0]
             stretch = session.stretches.offer(optimizer, before)
+            if stretch is not None:
+                rest(True)
             session.pay(_counter() - start)
 
 
@@ -144,6 +150,25 @@ def goes_on() -> bool:
         return False
     following.fetched = True
     return True
+
+
+def ran_out(data: Any) -> None:
+    """There was no batch any more: no step has begun with it."""
+    global exhausted
+    exhausted = id(data)
+    if stretch is not None:
+        stretch.fetched = False
+
+
+def loads(loader: Any, iterator: Any) -> None:
+    """A loader begins; where it begins again, behind its own end, the steps go on as they did."""
+    global exhausted
+    before = stretch if exhausted == id(loader.dataset) else None
+    exhausted = 0
+    optimizer = before.optimizer if before is not None and before.done and not before.fetched else None
+    tell("loader_started", loader, iterator)
+    if optimizer is not None:
+        stretch_out(optimizer, before)
 
 
 def send(signal: str, *args: Any) -> None:
@@ -278,6 +303,7 @@ def remember(factory: Factory) -> None:
 def _after_fork() -> None:
     global _lock, _making, stretch
     stretch = None
+    rest(False)
     sessions.clear()
     _early.clear()
     listen()

@@ -22,6 +22,7 @@ from torch.optim import lr_scheduler, optimizer
 from torch.utils.data import dataloader
 
 from brickprof.capture import hub
+from brickprof.capture.tally import tally
 from brickprof.capture.taps import arguments, collectives, losses, pruning, states, tables
 from brickprof.capture.undressed import WhileCompiling, is_ours, undressed
 from brickprof.capture.vigil import Norms
@@ -40,6 +41,7 @@ def install() -> None:
     """Patches torch; a second call does nothing."""
     if _undo:
         return
+    _rest.begin()
     _patch_autograd()
     _patch_optimizers()
     _patch_clipping()
@@ -51,6 +53,7 @@ def install() -> None:
     _patch_copies()
     for tap in (losses, states, collectives, pruning, tables, arguments):
         tap.install(_replace)
+    _undo.append(_rest.end)  # before all others: what has made way is to be found where it was put
     watch_first_call()
 
 
@@ -80,6 +83,55 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     _undo.append(undo)
 
 
+class _Rest:
+    """What is told nothing while steps are only noted makes way for that time, for what torch would have there itself.
+
+    A name of a module or an entry of a table is looked up by whoever calls, and costs nothing to change; not so where
+    compiled code has looked: it is compiled anew for every change. So nothing goes any more once a function was handed
+    to torch.compile, or may have been before anybody saw it.
+    """
+
+    def __init__(self) -> None:
+        self._places: list[tuple[dict[Any, Any], Any, Any, Any, bool]] = []
+        self._gone: list[tuple[dict[Any, Any], Any, Any, Any]] = []
+        self._never = False
+
+    def begin(self) -> None:
+        self._never = "torch._dynamo" in sys.modules
+        hub.rest = self
+
+    def end(self) -> None:
+        self(False)
+        self._places = []
+        hub.rest = hub._stay
+
+    def may(self, names: dict[Any, Any], name: Any, meanwhile: Any, *, unless_norms: bool = False) -> None:
+        """What stands at ``name`` may go, for ``meanwhile``."""
+        self._places.append((names, name, names[name], meanwhile, unless_norms))
+
+    def never(self) -> None:
+        self(False)
+        self._never = True
+
+    def __call__(self, resting: bool) -> None:
+        if not resting:
+            gone, self._gone = self._gone, []
+            for names, name, ours, meanwhile in gone:
+                if names.get(name) is meanwhile:  # somebody else may have put something there
+                    names[name] = ours
+        elif not self._never and not self._gone:
+            self._gone = [
+                (names, name, ours, meanwhile)
+                for names, name, ours, meanwhile, unless_norms in self._places
+                if names.get(name) is ours and not (unless_norms and hub.takes_norms)
+            ]
+            for names, name, _, meanwhile in self._gone:
+                names[name] = meanwhile
+
+
+_rest = _Rest()
+
+
 # -- autograd
 
 
@@ -99,7 +151,7 @@ def _patch_autograd() -> None:
             if stretch is not None:
                 if stretch.inside:
                     return original(*args, **kwargs)
-                if stretch.backward(args, kwargs, hub.zeroed):
+                if stretch.backward(args, kwargs):
                     stretch.inside = True
                     try:
                         return original(*args, **kwargs)
@@ -163,9 +215,8 @@ def _patch_optimizers() -> None:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, *args, **kwargs)
             if not _traced():
-                clears, key = hub.clears, id(self)
-                clears[key] = clears.get(key, 0) + 1
-                hub.zeroed += 1
+                tally.zeroed += 1
+                tally.clears[id(self)] += 1
                 if hub.listening:
                     to_none = args[0] if args else kwargs.get("set_to_none", True)
                     hub.emit("zero_grad", self, bool(to_none))
@@ -180,6 +231,11 @@ def _patch_optimizers() -> None:
     after = optimizer.register_optimizer_step_post_hook(_optimizer_end)
     _undo.append(before.remove)
     _undo.append(after.remove)
+    _rest.may(optimizer._global_optimizer_pre_hooks, before.id, _nothing)
+
+
+def _nothing(_stepping: Any, _args: Any, _kwargs: Any) -> None:
+    """An update begins that is noted when it is over."""
 
 
 def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
@@ -199,10 +255,10 @@ def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
 
 def _optimizer_end(stepping: Any, _args: Any, _kwargs: Any) -> None:
     if not _traced():
-        hub.updated[id(stepping)] = hub.clears.get(id(stepping), 0)
         stretch = hub.stretch
         if stretch is not None and stretch.updated(stepping):
             return
+        tally.updated[id(stepping)] = tally.clears[id(stepping)]
         if hub.passes("pass_update", stepping):
             hub.stretch_out(stepping)
         else:
@@ -219,7 +275,9 @@ def _patch_clipping() -> None:
         def call(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
             if _traced() or (hub.stretch is not None and not hub.takes_norms):
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
-            parameters, stretch = _as_list(parameters), hub.stretch
+            stretch = hub.stretch
+            if type(parameters) is not list:
+                parameters = _as_list(parameters)
             norms = _norms(total_norm) if hub.takes_norms else None
             if stretch is not None and stretch.clipped(parameters, norms):
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
@@ -256,6 +314,8 @@ def _patch_clipping() -> None:
     _replace(torch.nn.utils, "clip_grad_value_", value)
     hub.norms_wanted = _catch_norms
     _undo.append(_forget_norms)
+    for names, name in ((vars(clip_grad), "_clip_grads_with_norm_"), (vars(torch.nn.utils), "clip_grads_with_norm_")):
+        _rest.may(names, name, names[name].__wrapped__, unless_norms=True)
 
 
 def _norm_type() -> Any:
@@ -278,13 +338,13 @@ def _catch_norms() -> None:
             if _traced() or not hub.takes_norms or norm_type != 2.0 or torch.stack is not _stack:
                 return original(tensors, norm_type, *args, **kwargs)
             caught = _caught
-            caught.each, caught.waits = None, True
+            caught.thread = _thread()
             torch.stack = _catch
             try:
                 caught.total = result = original(tensors, norm_type, *args, **kwargs)
                 return result
             finally:
-                caught.waits = False
+                caught.thread = 0
                 if torch.stack is _catch:
                     torch.stack = _stack
 
@@ -294,13 +354,17 @@ def _catch_norms() -> None:
         _replace(clip_grad, "_get_total_norm", total)
 
 
-class _Caught(threading.local):
-    """What the clip under way in this thread has computed."""
+class _Caught:
+    """What a clip has computed. There is one at a time: while one is under way, another thread's is not caught."""
 
-    waits = False
-    each: Any = None
-    """The norms of its gradients."""
-    total: Any = None
+    __slots__ = ("each", "thread", "total")
+
+    def __init__(self) -> None:
+        self.thread = 0
+        """The one it is under way in."""
+        self.each: Any = None
+        """The norms of its gradients."""
+        self.total: Any = None
 
 
 _caught = _Caught()
@@ -310,7 +374,7 @@ _stack = torch.stack
 def _catch(*args: Any, **kwargs: Any) -> Any:
     """Where torch's clipping puts its norms together, for as long as it runs. Other threads pass through."""
     together = _stack(*args, **kwargs)
-    if _caught.waits:
+    if _caught.thread == _thread():
         _caught.each = together
     return together
 
@@ -318,13 +382,16 @@ def _catch(*args: Any, **kwargs: Any) -> Any:
 def _norms(total: Any) -> Norms | None:
     """The norms behind ``total``, where they were caught; only once."""
     caught = _caught
-    each, of = caught.each, caught.total
-    caught.each = caught.total = None
-    if of is not total or type(each) is not torch.Tensor or type(total) is not torch.Tensor:
+    each = caught.each
+    if caught.total is not total or type(each) is not torch.Tensor or type(total) is not torch.Tensor:
         return None
-    if each.dtype is torch.float16 or total.is_inference():
-        return None  # float16 has no number for many a norm, and what is of an inference has no version
-    return Norms(total, each, total._version)
+    caught.each = caught.total = None
+    if each.dtype is torch.float16:
+        return None  # which has no number for many a norm
+    try:
+        return Norms(total, each, total._version)
+    except RuntimeError:  # what is of an inference has no version
+        return None
 
 
 def _as_list(parameters: Any) -> list[Any]:
@@ -339,7 +406,7 @@ def _patch_schedulers() -> None:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, *args, **kwargs)
             if not _traced():
-                hub.scheduled += 1
+                tally.scheduled += 1
                 if hub.listening:
                     hub.emit("scheduled", self)
             return result
@@ -410,11 +477,15 @@ def _patch_loader() -> None:
                 return original(self)
             stretch = hub.stretch
             if stretch is not None:
-                if stretch.open and stretch.thread == _thread():
+                noted = stretch.open and stretch.thread == _thread()
+                if noted:
                     stretch.fetched = True
-                    return original(self)
-                if hub.goes_on():
-                    return original(self)
+                if noted or hub.goes_on():
+                    try:
+                        return original(self)
+                    except StopIteration:
+                        hub.ran_out(self._dataset)
+                        raise
             if not hub.passes("pass_fetch"):
                 hub.send("fetch_begin", self)
             if not hub.listening and not hub.every_batch:
@@ -434,7 +505,7 @@ def _patch_loader() -> None:
         def call(self: Any) -> Any:
             iterator = original(self)
             if hub.sessions:
-                hub.tell("loader_started", self, iterator)
+                hub.loads(self, iterator)
             return iterator
 
         return call
@@ -573,6 +644,7 @@ def _about_to_compile(module: Any) -> None:
         hub.training()
         hub.send("compiling", module)
     else:
+        _rest.never()
         hub.send("compiling_code")
 
 

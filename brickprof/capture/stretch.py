@@ -25,6 +25,7 @@ import torch
 
 from brickprof.capture.readback import may_hold
 from brickprof.capture.surroundings import static_outputs
+from brickprof.capture.tally import tally
 from brickprof.capture.tensors import on_host
 from brickprof.clock import OFFSET
 
@@ -47,7 +48,7 @@ _WAIT = 16
 _LONGEST = 4096
 _NOTED_NS = 30_000
 """What the signals of a step are taken to cost that are only noted, until some were timed."""
-_AROUND = 2.0
+_AROUND = 1.8
 """So many times that is what it takes with all that is patched into torch for it, which asks no clock."""
 _TIMED = 9
 _CAREFUL = 2
@@ -96,9 +97,9 @@ class Stretch:
     graph lives longer for it: a training may end in the middle of a stretch, and the program go on for hours."""
 
     __slots__ = (
-        "_at", "_began", "_clips", "_current", "_device", "_key", "_lane", "_left", "_losses", "_norms", "_number",
-        "_optimizer", "_passed", "_place", "_rate", "_rates", "_session", "_stream", "_until", "_whole", "fetched",
-        "inside", "noted_ns", "open", "thread", "waits", "whose",
+        "_at", "_began", "_cleared", "_clips", "_current", "_device", "_key", "_lane", "_left", "_losses", "_norms",
+        "_number", "_optimizer", "_passed", "_place", "_rate", "_rates", "_session", "_stream", "_until", "_whole",
+        "_zeroed", "fetched", "inside", "noted_ns", "open", "thread", "waits", "whose",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +110,9 @@ class Stretch:
         self._optimizer = weakref.ref(optimizer)
         self.whose = id(optimizer)
         """The id of the optimizer whose updates are noted."""
+        self._cleared = tally.clears[self.whose]
+        self._zeroed = tally.zeroed
+        """How often that one had cleared gradients when this began, and anybody when it made its last update."""
         self.waits = False
         """Whether its update is what comes next."""
         self._clips = clips
@@ -162,7 +166,7 @@ class Stretch:
         """None where it is gone."""
         return self._optimizer()
 
-    def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], zeroed: int) -> bool:
+    def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if self._at != _UPDATED or not self.open or _thread() != self.thread:
             return False
         for given in args[1:]:  # a gradient, a graph that is kept
@@ -176,7 +180,7 @@ class Stretch:
             if type(loss) is not _Tensor or self._current() != self._place:  # type: ignore[misc]
                 return False
             # Half as dear as to detach it, and no operation that a mode would see.
-            self._passed.append((self._began, loss.data, 0, _counter(), zeroed))
+            self._passed.append((self._began, loss.data, 0, _counter(), tally.zeroed))
         except Exception:
             return False
         self._at = _BACKWARD
@@ -224,6 +228,7 @@ class Stretch:
         self._at = _UPDATED
         self.waits = self.fetched = False
         self._began = at = _counter()
+        self._zeroed = tally.zeroed
         self._left -= 1
         self.open = self._left > 0 and at < self._until
         return True
@@ -234,6 +239,8 @@ class Stretch:
         fetched = _counter() if self.fetched and self._at == _UPDATED else 0
         stamps, key = [at + OFFSET for at in counted], self._key or (0, 0)
         steps = Passed(began, losses, versions, stamps, zeroed, key, self._norms, self._rates, fetched)
+        if self._rates:
+            tally.passed(self.whose, self._cleared, self._zeroed)
         lane, elsewhere = self._lane, self._current is not None and self._current() != self._place
         with lane.on(self._stream) if elsewhere else nullcontext():
             self._session.stretches.over(self._number, steps, self.noted_ns)
@@ -250,7 +257,7 @@ class Careful(Stretch):
 
     __slots__ = ()
 
-    def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], zeroed: int) -> bool:
+    def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         try:
             loss = args[0]
             if type(loss) is not _Tensor or _thread() != self.thread or _modes():
@@ -260,7 +267,7 @@ class Careful(Stretch):
                 return False
             if at in self._losses or loss.get_device() != self._device or not may_hold(loss):
                 return False
-            if not super().backward(args, kwargs, zeroed):
+            if not super().backward(args, kwargs):
                 return False
             # In these it shows whether the script writes over a loss later.
             self._passed[-1] = (*self._passed[-1][:1], loss.detach(), loss._version, *self._passed[-1][3:])
@@ -281,9 +288,9 @@ class _Timed(Stretch):
 
     __slots__ = ()
 
-    def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], zeroed: int) -> bool:
+    def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         start = _counter()
-        noted = super().backward(args, kwargs, zeroed)
+        noted = super().backward(args, kwargs)
         self.noted_ns += _counter() - start
         return noted
 

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from brickprof.capture.session import Session
     from brickprof.capture.stretch import Passed
 
-_SHARE = {"light": 0.1, "standard": 0.75, "deep": 1.0}
+_SHARE = {"light": 0.05, "standard": 0.75, "deep": 1.0}
 """Of the budget; the rest is for all other looks."""
 _SHARE_BESIDE_NORMS = 0.05
 """Of tables where norms tell the rest: what comes of a table later costs as much again."""
-_LONGEST = {"light": 256, "standard": 64, "deep": 64}
+_LONGEST = {"light": 512, "standard": 64, "deep": 64}
 _MOST_DOUBTS = 8
 _RECKON = 16
 _USUAL = 1.25
