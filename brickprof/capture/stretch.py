@@ -48,8 +48,9 @@ _WAIT = 16
 _LONGEST = 4096
 _NOTED_NS = 30_000
 """What the signals of a step are taken to cost that are only noted, until some were timed."""
-_AROUND = 1.8
-"""So many times that is what it takes with all that is patched into torch for it, which asks no clock."""
+_AROUND, _AROUND_NORMS = 1.4, 1.8
+"""So many times that is what it takes with all that is patched into torch for it, which asks no clock; and where the
+norms of a clip are caught."""
 _TIMED = 9
 _CAREFUL = 2
 """Steps of every stretch in which each loss is looked at from all sides, before others are taken to be like them."""
@@ -361,7 +362,8 @@ class Stretches:
         # Begun in vain, again and again: the next is tried later and later. Once may be the end of an epoch.
         self._vain = 0 if steps.begun > 1 else self._vain + 1
         self._from = session.step + (min(_WAIT << self._vain, _LONGEST) if self._vain > 1 else 0)
-        session.correct(_counter() - start + int(_AROUND * median(self._noted)) * steps.begun)
+        around = _AROUND_NORMS if session.takes_norms else _AROUND
+        session.correct(_counter() - start + int(around * median(self._noted)) * steps.begun)
 
     def _replay(self, number: int, steps: Passed) -> None:
         session, whole = self._session, steps.whole
