@@ -389,7 +389,7 @@ def test_a_look_that_is_dear_in_itself_is_taken_more_rarely_and_paid_for(monkeyp
 
 
 @pytest.mark.parametrize(
-    ("level", "device", "stride"), [("standard", 150e3, 1), ("standard", 900e3, 4), ("light", 150e3, 32)]
+    ("level", "device", "stride"), [("standard", 150e3, 1), ("standard", 900e3, 4), ("light", 150e3, 64)]
 )
 def test_it_is_kept_as_often_as_the_budget_allows(monkeypatch, level, device, stride):
     ticking(monkeypatch, lambda look: 50_000)

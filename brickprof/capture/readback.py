@@ -259,7 +259,7 @@ class Readback:
         for each in values:
             value, tag, taken = each
             at = value.data_ptr()
-            if at in held or value.dtype is not torch.float32 or value.get_device() != device or value.requires_grad:
+            if at in held or value.dtype is not torch.float32 or value.get_device() != device:
                 others.append(each)
             else:
                 held[at] = _Held(value, 1, value._version, whose, taken, tag)

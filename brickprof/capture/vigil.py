@@ -37,11 +37,14 @@ if TYPE_CHECKING:
     from brickprof.capture.session import Session
     from brickprof.capture.stretch import Passed
 
-_SHARE = {"light": 0.05, "standard": 0.75, "deep": 1.0}
+_SHARE = {"light": 0.1, "standard": 0.75, "deep": 1.0}
 """Of the budget; the rest is for all other looks."""
 _SHARE_BESIDE_NORMS = 0.05
 """Of tables where norms tell the rest: what comes of a table later costs as much again."""
-_LONGEST = {"light": 512, "standard": 64, "deep": 64}
+_LONGEST = {"light": 1024, "standard": 64, "deep": 64}
+_AFTERWARDS = {"light": 4.0, "standard": 1.0, "deep": 1.0}
+"""A table costs so many times what it takes to send for it until its rows are written: counted where a budget is so
+small that nothing else would be left of it."""
 _MOST_DOUBTS = 8
 _RECKON = 16
 _USUAL = 1.25
@@ -323,6 +326,7 @@ class Vigil:
             host, share = sum(map(session.backlog.usual, self._groups)), min(share, _SHARE_BESIDE_NORMS)
         else:
             host = _USUAL * sum(map(session.backlog.quickest, self._groups))
+        host *= _AFTERWARDS[session.settings.level]
         room = share * cadence.budget * max(cadence.typical_ns, 1.0)
         self._stride, longest = 1, _LONGEST[session.settings.level]
         while self._stride < longest and max(host, device) > self._stride * room:
