@@ -71,14 +71,13 @@ def test_whoever_leaves_in_the_middle_leaves_nothing_behind(tmp_path, stretches,
                 raise KeyboardInterrupt
             return super().step(x, number)
 
-    training = Leaves()
-    with (
-        pytest.raises(KeyboardInterrupt),
-        brickprof.attach(training.net, out=tmp_path, level="light", overhead="0.01%"),
-    ):
-        for session in hub.sessions:
-            session.idle = lambda step, longest, *, clips: min(longest, 8)
-        training.run(loader())
+    def leave(training):
+        with brickprof.attach(training.net, out=tmp_path, level="light", overhead="0.01%") as watched:
+            watched._session.idle = lambda step, longest, *, clips: min(longest, 8)
+            training.run(loader())
+
+    with pytest.raises(KeyboardInterrupt):
+        leave(Leaves())
     assert stretches and clip_grad._clip_grads_with_norm_ is PLAIN and not pre_hooks()
     assert torch.nn.utils.clip_grads_with_norm_ is PLAIN and hub.rest is hub._stay
 
