@@ -39,9 +39,9 @@ PROMISED = {
 }
 """What each level may cost."""
 BLOCK_SECONDS = 0.3
-CUDA_BLOCK_SECONDS = 1.0
+CUDA_BLOCK_SECONDS = 2.0
 """Longer than what brickprof does once in a while there: it works off 0.4 s of steps together, at level light up to
-1 s, and a pause of the others' blocks ends that early, which no training on its own has."""
+2 s, and a pause of the others' blocks ends that early, which no training on its own has."""
 WARM_UP_STEPS = 280
 """The looks that only a young run gets are over by then."""
 WARM_UP_SECONDS = 60.0
