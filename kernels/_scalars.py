@@ -15,7 +15,7 @@ from torch import Tensor
 
 from brickprof.operators.launch import Bound, kernel
 
-ROOM = 64
+ROOM = 128
 """Requests that a page has room for: addresses, then counts, then places, each in words of 64 bits. The numbers follow.
 A request of no numbers is none."""
 _BLOCK = 256

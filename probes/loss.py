@@ -87,9 +87,8 @@ class LossProbe(Probe):
         self._zeroed = steps.zeroed[which[-1]]
         numbers = range(step, step + len(losses))
         kept = [(loss, (at, 0, stamp), stamp) for loss, at, stamp in zip(losses, numbers, stamps, strict=True)]
-        versions = steps.versions[part]
-        if [loss._version for loss in losses] != list(versions):  # the script has written over some
-            kept = [each for each, version in zip(kept, versions, strict=True) if each[0]._version == version]
+        if any(loss._version != steps.version for loss in losses):  # the script has written over some
+            kept = [each for each in kept if each[0]._version == steps.version]
         readback.keep(kept, self._later, passive=hands_off())
         if len(kept) < len(losses):  # none is held again
             readback.holding = False

@@ -20,8 +20,9 @@ class Device:
         self.fetched: list[int] = []
 
     def __call__(self, page: torch.Tensor) -> None:
-        words, out = page.numpy(), page.numpy()[3 * 64 :].view("float32")
-        asked = [(int(words[i]), int(words[64 + i]), int(words[128 + i])) for i in range(64) if words[64 + i]]
+        room, words = module._ROOM, page.numpy()
+        out = words[3 * room :].view("float32")
+        asked = [tuple(int(words[i + part * room]) for part in range(3)) for i in range(room) if words[room + i]]
         self.fetched.append(len(asked))
         for address, count, place in asked:
             out[place : place + count] = (ctypes.c_float * count).from_address(address)
@@ -149,11 +150,11 @@ def test_a_graph_is_never_held_alive(made):
 def test_a_full_page_is_fetched(made):
     readback, device = made
     seen: list[float] = []
-    for number in range(100):
+    for number in range(200):
         alone(readback, torch.tensor(float(number)), seen)
     readback.send()
     readback.poll()
-    assert device.fetched == [62, 38] and seen == [float(number) for number in range(100)]
+    assert device.fetched == [128, 72] and seen == [float(number) for number in range(200)]
 
 
 def several(seen, usual=lambda numbers: True):
@@ -225,14 +226,37 @@ def test_what_belongs_together_stands_in_one_page(made):
     readback, device = made
     seen: list[object] = []
     losses, norms = several(seen, lambda _: False), several(seen)
-    for number in range(31):
+    for number in range(90):
         readback.keep([(torch.tensor(0.0), "before", number)], losses)
     readback.keep([(torch.tensor(1.0), f"loss {step}", 100 + 10 * step) for step in range(16)], losses)
     readback.keep([(torch.tensor(2.0), f"norm {step}", 105 + 10 * step) for step in range(16)], norms)
     readback.send()
     readback.poll()
     told = [tag for tag, _ in seen if tag != "before"]
-    assert device.fetched == [31, 32] and told == [f"{what} {step}" for step in range(16) for what in ("loss", "norm")]
+    assert device.fetched == [90, 32] and told == [f"{what} {step}" for step in range(16) for what in ("loss", "norm")]
+
+
+def test_of_several_that_are_not_alike_all_are_told_in_their_order(made):
+    readback, _ = made
+    seen: list[object] = []
+    kinds = [torch.float32, torch.float32, torch.bfloat16, torch.float32]
+    readback.keep([(torch.tensor(float(at), dtype=kind), at, at) for at, kind in enumerate(kinds)], several(seen))
+    readback.send()
+    readback.poll()
+    told = [each[1] if each[0] == "together" else [each] for each in seen]
+    assert [number for part in told for _, number in part] == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_where_two_of_several_lie_in_one_place_none_is_told(made):
+    readback, _ = made
+    seen: list[object] = []
+    place, whose, other = torch.tensor(1.0), several(seen), several(seen)
+    readback.keep([(torch.tensor(5.0), "of another", 0)], other)
+    readback.keep([(torch.tensor(3.0), "before", 0)], whose)
+    readback.keep([(place, 1, 1), (torch.tensor(2.0), 2, 2), (place.view(()), 3, 3)], whose)
+    readback.send()
+    readback.poll()
+    assert seen == [("together", [("of another", 5.0)])] and readback.dropped == 4 and not readback.holding
 
 
 def test_one_that_is_not_as_usual_has_all_handed_over_in_the_order_of_their_time(made):

@@ -34,15 +34,7 @@ keeps_graph = False
 stretch: Stretch | None = None
 """Steps that nobody looks at, under way: their signals are noted and not sent."""
 exhausted = 0
-"""The id of the data that the last batch of was asked for in vain, in the step under way: an epoch is over."""
-
-
-def _stay(_resting: bool) -> None:
-    """Nothing is patched."""
-
-
-rest: Callable[[bool], None] = _stay
-"""Called when a stretch begins and when it ends: what is told nothing meanwhile may go."""
+"""The id of what draws the batches of a loader that had none any more when one was last asked for: an epoch is over."""
 _factory: Factory | None = None
 _making = False
 _lock = threading.Lock()
@@ -110,7 +102,6 @@ def settle(*, force: bool = False) -> None:
         ended.stop()
         return
     stretch = None
-    rest(False)
     try:
         ended.over()
     except Exception as error:
@@ -130,8 +121,6 @@ def stretch_out(optimizer: Any, before: Stretch | None = None) -> None:
         with contextlib.suppress(Exception):  # another thread may have ended the session meanwhile
             session = sessions[0]
             stretch = session.stretches.offer(optimizer, before)
-            if stretch is not None:
-                rest(True)
             session.pay(_counter() - start)
 
 
@@ -152,23 +141,28 @@ def goes_on() -> bool:
     return True
 
 
-def ran_out(data: Any) -> None:
+def ran_out(iterator: Any) -> None:
     """There was no batch any more: no step has begun with it."""
     global exhausted
-    exhausted = id(data)
+    exhausted = _drawn_by(iterator)
     if stretch is not None:
         stretch.fetched = False
 
 
+def _drawn_by(iterator: Any) -> int:
+    return id(getattr(iterator, "_index_sampler", iterator))
+
+
 def loads(loader: Any, iterator: Any) -> None:
-    """A loader begins; where it begins again, behind its own end, the steps go on as they did."""
+    """A loader begins. Where it begins again, behind its own end, the steps go on as they did."""
     global exhausted
-    before = stretch if exhausted == id(loader.dataset) else None
-    exhausted = 0
-    optimizer = before.optimizer if before is not None and before.done and not before.fetched else None
-    tell("loader_started", loader, iterator)
-    if optimizer is not None:
-        stretch_out(optimizer, before)
+    again, exhausted = exhausted == _drawn_by(iterator), 0
+    if not again or stretch is None or not stretch.done:
+        settle()
+    for session in tuple(sessions):
+        start = _counter()
+        session.dispatch.emit("loader_started", loader, iterator)
+        session.pay(_counter() - start)
 
 
 def send(signal: str, *args: Any) -> None:
@@ -303,7 +297,6 @@ def remember(factory: Factory) -> None:
 def _after_fork() -> None:
     global _lock, _making, stretch
     stretch = None
-    rest(False)
     sessions.clear()
     _early.clear()
     listen()

@@ -41,7 +41,6 @@ def install() -> None:
     """Patches torch; a second call does nothing."""
     if _undo:
         return
-    _rest.begin()
     _patch_autograd()
     _patch_optimizers()
     _patch_clipping()
@@ -53,7 +52,6 @@ def install() -> None:
     _patch_copies()
     for tap in (losses, states, collectives, pruning, tables, arguments):
         tap.install(_replace)
-    _undo.append(_rest.end)  # before all others: what has made way is to be found where it was put
     watch_first_call()
 
 
@@ -81,55 +79,6 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
             setattr(owner, name, original)
 
     _undo.append(undo)
-
-
-class _Rest:
-    """What is told nothing while steps are only noted makes way for that time, for what torch would have there itself.
-
-    A name of a module or an entry of a table is looked up by whoever calls, and costs nothing to change; not so where
-    compiled code has looked: it is compiled anew for every change. So nothing goes any more once a function was handed
-    to torch.compile, or may have been before anybody saw it.
-    """
-
-    def __init__(self) -> None:
-        self._places: list[tuple[dict[Any, Any], Any, Any, Any, bool]] = []
-        self._gone: list[tuple[dict[Any, Any], Any, Any, Any]] = []
-        self._never = False
-
-    def begin(self) -> None:
-        self._never = "torch._dynamo" in sys.modules
-        hub.rest = self
-
-    def end(self) -> None:
-        self(False)
-        self._places = []
-        hub.rest = hub._stay
-
-    def may(self, names: dict[Any, Any], name: Any, meanwhile: Any, *, unless_norms: bool = False) -> None:
-        """What stands at ``name`` may go, for ``meanwhile``."""
-        self._places.append((names, name, names[name], meanwhile, unless_norms))
-
-    def never(self) -> None:
-        self(False)
-        self._never = True
-
-    def __call__(self, resting: bool) -> None:
-        if not resting:
-            gone, self._gone = self._gone, []
-            for names, name, ours, meanwhile in gone:
-                if names.get(name) is meanwhile:  # somebody else may have put something there
-                    names[name] = ours
-        elif not self._never and not self._gone:
-            self._gone = [
-                (names, name, ours, meanwhile)
-                for names, name, ours, meanwhile, unless_norms in self._places
-                if names.get(name) is ours and not (unless_norms and hub.takes_norms)
-            ]
-            for names, name, _, meanwhile in self._gone:
-                names[name] = meanwhile
-
-
-_rest = _Rest()
 
 
 # -- autograd
@@ -231,11 +180,6 @@ def _patch_optimizers() -> None:
     after = optimizer.register_optimizer_step_post_hook(_optimizer_end)
     _undo.append(before.remove)
     _undo.append(after.remove)
-    _rest.may(optimizer._global_optimizer_pre_hooks, before.id, _nothing)
-
-
-def _nothing(_stepping: Any, _args: Any, _kwargs: Any) -> None:
-    """An update begins that is noted when it is over."""
 
 
 def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
@@ -314,8 +258,6 @@ def _patch_clipping() -> None:
     _replace(torch.nn.utils, "clip_grad_value_", value)
     hub.norms_wanted = _catch_norms
     _undo.append(_forget_norms)
-    for names, name in ((vars(clip_grad), "_clip_grads_with_norm_"), (vars(torch.nn.utils), "clip_grads_with_norm_")):
-        _rest.may(names, name, names[name].__wrapped__, unless_norms=True)
 
 
 def _norm_type() -> Any:
@@ -338,6 +280,7 @@ def _catch_norms() -> None:
             if _traced() or not hub.takes_norms or norm_type != 2.0 or torch.stack is not _stack:
                 return original(tensors, norm_type, *args, **kwargs)
             caught = _caught
+            caught.each = caught.total = None
             caught.thread = _thread()
             torch.stack = _catch
             try:
@@ -484,7 +427,7 @@ def _patch_loader() -> None:
                     try:
                         return original(self)
                     except StopIteration:
-                        hub.ran_out(self._dataset)
+                        hub.ran_out(self)
                         raise
             if not hub.passes("pass_fetch"):
                 hub.send("fetch_begin", self)
@@ -644,7 +587,6 @@ def _about_to_compile(module: Any) -> None:
         hub.training()
         hub.send("compiling", module)
     else:
-        _rest.never()
         hub.send("compiling_code")
 
 

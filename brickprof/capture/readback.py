@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, repeat
 from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -33,9 +33,11 @@ _LONGEST = 256
 _LONGEST_OF_ALL = 2048
 """A device that far behind gets no more to do for us; single numbers, losses among them, are the last to go."""
 _SLOTS = 64
+_ROOM = 128
+"""Numbers that are copied one by one into a page, and requests that a page has room for."""
 _ENOUGH = 8
 _ENOUGH_HELD = 32
-_REQUESTS = 3 * _SLOTS
+_REQUESTS = 3 * _ROOM
 _SMALL = 1024
 """Bytes."""
 _LITTLE = 4096
@@ -120,16 +122,9 @@ def may_hold(value: torch.Tensor) -> bool:
     return value.numel() == 1 and value.untyped_storage().nbytes() <= _SMALL
 
 
-class _Held(NamedTuple):
-    """Something that was left where it is."""
-
-    value: torch.Tensor
-    numbers: int
-    """How many."""
-    version: int
-    done: Callable[[Any], None] | Several
-    taken: int
-    tag: Any
+_Held = tuple[torch.Tensor, int, int, Callable[[Any], None] | Several, int, Any]
+"""Something that was left where it is: itself, how many numbers that is, its version, who asked for it, when, and what
+it is known by there."""
 
 
 class Readback:
@@ -231,51 +226,57 @@ class Readback:
         is dropped, and numbers are copied at once from there on. ``passive``: nothing may be asked of a device just
         now; what cannot be held is dropped.
         """
-        if self._held and len(self._held) + self.beside * len(values) > _SLOTS and not passive:
-            self._fetch()  # these and what belongs to them stand in one page
-        for value, tag, taken in self._keep_alike(values, whose, passive=passive):
+        if len(values) > 1 and self._keep_all(values, whose, passive=passive):
+            return
+        for value, tag, taken in values:
             held = may_hold(value) and self._holds(value, passive=passive)
             if held and self._scalars and not passive:
                 self._send_scalars()  # what came before is told before
-            if held and self._hold(
-                _Held(value.detach() if value.requires_grad else value, 1, value._version, whose, taken, tag)
-            ):
+            bare = value.detach() if value.requires_grad else value
+            if held and self._hold((bare, 1, value._version, whose, taken, tag)):
                 continue
             if passive:
                 self.dropped += 1
             else:
                 self.scalar(value, partial(whose.alone, tag))
 
-    def _keep_alike(
-        self, values: Sequence[tuple[torch.Tensor, Any, int]], whose: Several, *, passive: bool
-    ) -> Sequence[tuple[torch.Tensor, Any, int]]:
-        """Holds those of several numbers that are as the first is, in one go; the others are given back."""
-        if len(values) < 2 or len(values) + len(self._held) > _SLOTS or self._scalars:
-            return values
-        first = values[0][0]
-        if not may_hold(first) or not self._holds(first, passive=passive):
-            return values
-        device, held, others = first.get_device(), self._held, []
-        for each in values:
-            value, tag, taken = each
-            at = value.data_ptr()
-            if at in held or value.dtype is not torch.float32 or value.get_device() != device:
-                others.append(each)
-            else:
-                held[at] = _Held(value, 1, value._version, whose, taken, tag)
-        return others
+    def _keep_all(self, values: Sequence[tuple[torch.Tensor, Any, int]], whose: Several, *, passive: bool) -> bool:
+        """The same for several that are alike, none of which requires a gradient, in one go; False where they have to
+        be taken one by one."""
+        numbers, tags, times = zip(*values, strict=True)
+        places = [number.data_ptr() for number in numbers]
+        if len(set(places)) < len(places) or not self._held.keys().isdisjoint(places):
+            # Some are written over by now, and nobody can tell which are not.
+            gone = [at for at, held in self._held.items() if held[3] is whose]
+            for at in gone:
+                del self._held[at]
+            self.holding = False
+            self.dropped += len(values) + len(gone)
+            return True
+        if self._held and len(self._held) + self.beside * len(values) > _ROOM and not passive:
+            self._fetch()  # these and what belongs to them stand in one page
+        if self._scalars or len(self._held) + len(values) > _ROOM or not self._holds(numbers[0], passive=passive):
+            return False
+        device = numbers[0].get_device()
+        if any(number.dtype is not torch.float32 or number.get_device() != device for number in numbers):
+            return False
+        versions = [number._version for number in numbers]
+        self._held.update(
+            zip(places, zip(numbers, repeat(1), versions, repeat(whose), times, tags, strict=False), strict=True)
+        )
+        return True
 
     def keep_row(self, values: torch.Tensor, done: Callable[[Any], None]) -> None:
         """The same of a row of numbers, which ``done`` gets as an array."""
         held = values.is_contiguous() and self._holds(values)
-        if not held or not self._hold(_Held(values, values.numel(), values._version, done, now(), None)):
+        if not held or not self._hold((values, values.numel(), values._version, done, now(), None)):
             self.read(values, lambda host: done(host.numpy()))
 
     def _holds(self, value: torch.Tensor, *, passive: bool = False) -> bool:
         if not self.holding or self.gather is None or value.dtype is not torch.float32:
             return False
         place = self.lane.number(value)
-        if self._held and (len(self._held) == _SLOTS or place != self._held_at):
+        if self._held and (len(self._held) >= _ROOM or place != self._held_at):
             if passive:
                 return False
             self._fetch()
@@ -286,7 +287,7 @@ class Readback:
         return True
 
     def _hold(self, held: _Held) -> bool:
-        at = held.value.data_ptr()
+        at = held[0].data_ptr()
         if at in self._held:
             self.holding = False
             del self._held[at]
@@ -298,28 +299,27 @@ class Readback:
     def _fetch(self) -> None:
         """Has the device bring what is held."""
         held, self._held = self._held, {}
-        for at, each in list(held.items()):
-            if each.value._version != each.version:
-                del held[at]
-                self.holding = False
-                self.dropped += 1
+        for at in [at for at, (value, _, version, *_) in held.items() if value._version != version]:
+            del held[at]
+            self.holding = False
+            self.dropped += 1
         if not held:
             return
         asked = list(held.values())
-        first = asked[0].value
+        first = asked[0][0]
         gather = self.gather(first) if self.gather is not None else None
         if gather is None:  # it was there when they were held
             self.dropped += len(held)
             return
-        counts = [each.numbers for each in asked]
+        counts = [count for _, count, *_ in asked]
         self.fetches = True
         page = self._buffer(_REQUESTS + (sum(counts) + 1) // 2, torch.int64)
         words = self._words.setdefault(page.data_ptr(), page.numpy())
         places = [0, *accumulate(counts)]
         words[: len(held)] = list(held)
-        words[_SLOTS : 2 * _SLOTS] = 0
-        words[_SLOTS : _SLOTS + len(held)] = counts
-        words[2 * _SLOTS : 2 * _SLOTS + len(held)] = places[:-1]
+        words[_ROOM : 2 * _ROOM] = 0
+        words[_ROOM : _ROOM + len(held)] = counts
+        words[2 * _ROOM : 2 * _ROOM + len(held)] = places[:-1]
         if self.lane.number(first) == self._held_at:
             gather(page)
         else:  # elsewhere than they were made
@@ -335,27 +335,25 @@ class Readback:
         """Gives what was fetched to whoever asked for it, ``places`` says where it lies; what fails with one of them is
         no other's loss."""
         calls: list[tuple[int, Callable[[Any], None], Any]] = []
-        single: dict[Several, list[_Held]] = {}
-        found: dict[Several, list[float]] = {}
+        single: dict[Several, tuple[list[Any], list[float], list[int]]] = {}
         values = numbers[places[:-1]].tolist()
-        for held, at, value in zip(asked, places, values, strict=False):
-            done = held.done
+        for (_, count, _, done, taken, tag), at, value in zip(asked, places, values, strict=False):
             if not isinstance(done, Several):
-                calls.append((held.taken, done, numbers[at : at + held.numbers].copy()))
-            elif done in found:
-                single[done].append(held)
-                found[done].append(value)
-            else:
-                single[done], found[done] = [held], [value]
-        if all(whose.usual(found[whose]) for whose in single):
-            for whose, each in single.items():
-                calls.append((0, partial(whose.together, [held.tag for held in each]), found[whose]))
-        else:
-            calls += [
-                (held.taken, partial(whose.alone, held.tag), value)
-                for whose, each in single.items()
-                for held, value in zip(each, found[whose], strict=True)
-            ]
+                calls.append((taken, done, numbers[at : at + count].copy()))
+                continue
+            if done not in single:
+                single[done] = [], [], []
+            tags, found, times = single[done]
+            tags.append(tag)
+            found.append(value)
+            times.append(taken)
+        usual = all(whose.usual(found) for whose, (_, found, _) in single.items())
+        for whose, (tags, found, times) in single.items():
+            if usual:
+                calls.append((0, partial(whose.together, tags), found))
+                continue
+            for tag, value, taken in zip(tags, found, times, strict=True):
+                calls.append((taken, partial(whose.alone, tag), value))
         calls.sort(key=_when)
         failed: list[Exception] = []
         for taken, call, given in calls:

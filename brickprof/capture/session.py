@@ -57,7 +57,7 @@ _RECALLED = 16
 _BRISK_NS = 50_000_000
 """Steps shorter than this are brisk: only sampled ones are traced."""
 _PUBLISH_NS = 100_000_000
-_READ_BACK_NS = {"light": 2_000_000_000, "standard": 400_000_000, "deep": 400_000_000}
+_READ_BACK_NS = {"light": 3_000_000_000, "standard": 800_000_000, "deep": 400_000_000}
 _LONG_PATTERN = 8
 _counter = time.perf_counter_ns
 

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 class Most(NamedTuple):
     """No stretch lasts longer: whoever waits for a sign of life gets one."""
 
-    steps: int = 16
-    ns: int = 400_000_000
+    steps: int = 32
+    ns: int = 800_000_000
 
 
-_MOST = {"light": Most(64, 2_000_000_000)}
+_MOST = {"light": Most(128, 3_000_000_000)}
 """By level, where it is not as usual."""
 _LEAP = 2.0
 _WAIT = 16
@@ -67,8 +67,8 @@ class Passed(NamedTuple):
     began: Sequence[int]
     """Each with the update before it."""
     losses: Sequence[torch.Tensor]
-    versions: Sequence[int]
-    """Of each loss, when it was differentiated."""
+    version: int
+    """Of every loss, when it was differentiated: one that has another now was written over since."""
     stamps: Sequence[int]
     """When that was."""
     zeroed: Sequence[int]
@@ -99,8 +99,8 @@ class Stretch:
 
     __slots__ = (
         "_at", "_began", "_cleared", "_clips", "_current", "_device", "_key", "_lane", "_left", "_losses", "_norms",
-        "_number", "_optimizer", "_passed", "_place", "_rate", "_rates", "_session", "_stream", "_until", "_whole",
-        "_zeroed", "fetched", "inside", "noted_ns", "open", "thread", "waits", "whose",
+        "_number", "_optimizer", "_passed", "_place", "_rate", "_rates", "_session", "_stream", "_until", "_version",
+        "_whole", "_zeroed", "fetched", "inside", "noted_ns", "open", "thread", "waits", "whose",
     )  # fmt: skip
 
     def __init__(
@@ -147,6 +147,8 @@ class Stretch:
         self._place: Any = None
         self._stream: Any = None
         """The stream that losses are made in: its number, and itself."""
+        self._version = 0
+        """Of the last loss that was looked at from all sides; the others are taken to have the same."""
         self._losses: set[int] = set()
         """Where the first lie: one that lies where another does is written over by every replay of a graph."""
         self.inside = False
@@ -180,8 +182,9 @@ class Stretch:
             loss = args[0]
             if type(loss) is not _Tensor or self._current() != self._place:  # type: ignore[misc]
                 return False
-            # Half as dear as to detach it, and no operation that a mode would see.
-            self._passed.append((self._began, loss.data, 0, _counter(), tally.zeroed))
+            if _modes() or (loss._base is not None and not may_hold(loss)):
+                return False
+            self._passed.append((self._began, loss.detach(), _counter(), tally.zeroed))
         except Exception:
             return False
         self._at = _BACKWARD
@@ -236,10 +239,10 @@ class Stretch:
 
     def over(self) -> None:
         """Tells the session what has passed."""
-        began, losses, versions, counted, zeroed = zip(*self._passed, strict=True) if self._passed else ((),) * 5
+        began, losses, counted, zeroed = zip(*self._passed, strict=True) if self._passed else ((),) * 4
         fetched = _counter() if self.fetched and self._at == _UPDATED else 0
         stamps, key = [at + OFFSET for at in counted], self._key or (0, 0)
-        steps = Passed(began, losses, versions, stamps, zeroed, key, self._norms, self._rates, fetched)
+        steps = Passed(began, losses, self._version, stamps, zeroed, key, self._norms, self._rates, fetched)
         if self._rates:
             tally.passed(self.whose, self._cleared, self._zeroed)
         lane, elsewhere = self._lane, self._current is not None and self._current() != self._place
@@ -261,21 +264,19 @@ class Careful(Stretch):
     def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         try:
             loss = args[0]
-            if type(loss) is not _Tensor or _thread() != self.thread or _modes():
+            if type(loss) is not _Tensor or _thread() != self.thread:
                 return False
             at = loss.data_ptr()  # what is traced or transformed has none
             if self._current is None and not self._begin(loss):
                 return False
             if at in self._losses or loss.get_device() != self._device or not may_hold(loss):
                 return False
-            if not super().backward(args, kwargs):
-                return False
-            # In these it shows whether the script writes over a loss later.
-            self._passed[-1] = (*self._passed[-1][:1], loss.detach(), loss._version, *self._passed[-1][3:])
+            self._version = loss._version
+            noted = super().backward(args, kwargs)
         except Exception:
             return False
         self._losses.add(at)
-        return True
+        return noted
 
     def updated(self, optimizer: Any) -> bool:
         noted = super().updated(optimizer)

@@ -58,6 +58,8 @@ _MOST_SHEETS = 64
 _PATIENCE = 5.0  # seconds that close() waits for a disk that does not answer
 _SLICE = 0.01  # seconds of thinning between two flushes
 _REPORT_SECONDS = 10.0
+_IN_A_LINE = 64
+"""Losses: a longer line is encoded in a longer way."""
 _NOT_WRITTEN = "the size cap was reached, or a value fits no column"
 
 
@@ -176,8 +178,8 @@ class Journal:
             self._slate.wipe()
 
     def _write_losses(self, kept: Sequence[Kept]) -> None:
-        if kept:
-            steps, micros, values, times = map(list, zip(*kept, strict=True))
+        for at in range(0, len(kept), _IN_A_LINE):
+            steps, micros, values, times = map(list, zip(*kept[at : at + _IN_A_LINE], strict=True))
             self.event("losses", steps[-1], {"steps": steps, "micros": micros, "values": values, "times": times})
 
     def span(self, row: Row) -> None:

@@ -1,159 +1,24 @@
-"""What makes way while steps are only noted: it is gone, it comes back, and nobody is compiled twice for it."""
+"""Clips whose norms are caught, epochs, cleared gradients, and losses that somebody writes over: told as they were."""
 
 from __future__ import annotations
 
+import ctypes
 import math
 import threading
 
 import pytest
 import torch
-import torch._dynamo
 from torch import nn
 from torch.nn.utils import clip_grad
-from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset
 
 import brickprof
 from brickprof.capture import hub, patches
 from brickprof.capture.session import Session
 from brickprof.capture.tally import Tally, tally
-from tests.test_stretch import STEPS, Training, loader, recorded, stretches
+from tests.test_stretch import STEPS, Placed, Training, loader, recorded, stretches
 
 __all__ = ["stretches"]
-PLAIN = clip_grad._clip_grads_with_norm_
-
-
-@pytest.fixture
-def resting(monkeypatch):
-    """As in a process where nothing was ever compiled, before or behind."""
-    begin = patches._Rest.begin
-
-    def afresh(self):
-        begin(self)
-        self._never = False
-
-    monkeypatch.setattr(patches._Rest, "begin", afresh)
-
-
-def pre_hooks():
-    return [hook for hook in optimizers._global_optimizer_pre_hooks.values() if hook.__module__ == patches.__name__]
-
-
-class Peeks(Training):
-    """Looks what stands in torch while its steps are noted, and while they are not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: dict[bool, set] = {False: set(), True: set()}
-
-    def step(self, x, number):
-        if number > 100:
-            found = clip_grad._clip_grads_with_norm_ is PLAIN, pre_hooks() == [patches._nothing]
-            self.seen[hub.stretch is not None].add(found)
-        return super().step(x, number)
-
-
-@pytest.mark.parametrize(("level", "gone"), [("light", (True, True)), ("standard", (False, True))])
-def test_in_a_stretch_they_are_gone_and_behind_it_back(tmp_path, stretches, resting, level, gone):
-    training = Peeks()
-    with brickprof.attach(training.net, out=tmp_path, level=level, overhead="0.01%") as watched:
-        watched._session.idle = lambda step, longest, *, clips: min(longest, 8)
-        training.run(loader())
-    assert sum(stretches) > 200
-    assert training.seen == {True: {gone}, False: {(False, False)}}
-    assert clip_grad._clip_grads_with_norm_ is PLAIN and not pre_hooks()
-
-
-def test_whoever_leaves_in_the_middle_leaves_nothing_behind(tmp_path, stretches, resting):
-    class Leaves(Training):
-        def step(self, x, number):
-            if number > 300 and hub.stretch is not None and len(hub.stretch._rates) == 3:
-                raise KeyboardInterrupt
-            return super().step(x, number)
-
-    def leave(training):
-        with brickprof.attach(training.net, out=tmp_path, level="light", overhead="0.01%") as watched:
-            watched._session.idle = lambda step, longest, *, clips: min(longest, 8)
-            training.run(loader())
-
-    with pytest.raises(KeyboardInterrupt):
-        leave(Leaves())
-    assert stretches and clip_grad._clip_grads_with_norm_ is PLAIN and not pre_hooks()
-    assert torch.nn.utils.clip_grads_with_norm_ is PLAIN and hub.rest is hub._stay
-
-
-def test_what_somebody_else_has_put_there_meanwhile_stays(tmp_path, stretches, resting):
-    def theirs(*args, **kwargs):
-        return PLAIN(*args, **kwargs)
-
-    class Replaces(Training):
-        def step(self, x, number):
-            if number > 200 and hub.stretch is not None:
-                clip_grad._clip_grads_with_norm_ = theirs
-            return super().step(x, number)
-
-    training = Replaces()
-    try:
-        with brickprof.attach(training.net, out=tmp_path, level="light", overhead="0.01%") as watched:
-            watched._session.idle = lambda step, longest, *, clips: min(longest, 8)
-            training.run(loader())
-        assert stretches and clip_grad._clip_grads_with_norm_ is theirs
-    finally:
-        clip_grad._clip_grads_with_norm_ = PLAIN
-
-
-@pytest.mark.parametrize("compiled", ["function", "method"])
-def test_once_code_was_compiled_nothing_goes(tmp_path, stretches, resting, compiled):
-    """A function that clips, or an update: compiled as often as without us."""
-
-    class Compiles(Peeks):
-        def __init__(self) -> None:
-            super().__init__()
-            self.clip_all = None
-
-        def step(self, x, number):
-            if self.clip_all is None:
-                clip = nn.utils.clip_grad_norm_
-                if compiled == "function":
-                    self.clip_all = torch.compile(lambda: clip(list(self.net.parameters()), 1.0), backend="eager")
-                else:
-                    self.clip_all, self.optimizer.step = (
-                        lambda: clip(self.net.parameters(), 1.0),
-                        torch.compile(self.optimizer.step, backend="eager"),
-                    )
-            loss = self.loss(x)
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.clip_all()
-            self.optimizer.step()
-            if number > 100:
-                self.seen[hub.stretch is not None].add(pre_hooks() == [patches._nothing])
-            return loss
-
-    counts = []
-    for watch in (False, True):
-        torch._dynamo.reset()
-        torch._dynamo.utils.counters.clear()
-        training = Compiles()
-        if watch:
-            with brickprof.attach(training.net, out=tmp_path, level="light", overhead="0.01%") as watched:
-                watched._session.idle = lambda step, longest, *, clips: min(longest, 8)
-                training.run(loader())
-        else:
-            training.run(loader())
-        counts.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-    assert counts[0] == counts[1]
-    assert True not in training.seen[True] | training.seen[False]
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-
-
-def test_where_something_may_have_been_compiled_before_nothing_goes(tmp_path, stretches):
-    training = Peeks()  # torch._dynamo is loaded: by this very file
-    with brickprof.attach(training.net, out=tmp_path, level="light", overhead="0.01%") as watched:
-        watched._session.idle = lambda step, longest, *, clips: min(longest, 8)
-        training.run(loader())
-    assert sum(stretches) > 200 and training.seen == {True: {(False, False)}, False: {(False, False)}}
 
 
 # -- norms
@@ -231,6 +96,18 @@ def test_another_threads_clip_is_its_own(tmp_path):
         assert torch.stack is patches._stack
     assert float(total) == pytest.approx(math.hypot(*(float(p.grad.norm()) for p in net.parameters())))
     assert float(inside[0]) == pytest.approx(math.hypot(*(float(p.grad.norm()) for p in other.parameters())))
+
+
+def test_norms_of_one_clip_are_not_told_as_those_of_another(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(hub, "keep_vigil", lambda given, **kw: seen.append(kw.get("norms")))
+    net, without = nn.Linear(4, 1), nn.Linear(4, 1)
+    with brickprof.attach(net, out=tmp_path):
+        (net(torch.ones(2, 4)).sum() * math.inf).backward()
+        with pytest.raises(RuntimeError, match="non-finite"):
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0, error_if_nonfinite=True)
+        nn.utils.clip_grad_norm_(without.parameters(), 1.0)
+    assert seen == [None]
 
 
 # -- epochs, and what is only counted
@@ -322,3 +199,111 @@ def test_what_is_told_of_cleared_gradients_is_the_same(tmp_path, stretches, how)
         )
     assert stretches and found[0] and found[0] == found[1]
     assert tally.zeroed >= sum(tally.clears.values()) > 0
+
+
+# -- losses that somebody writes over
+
+
+class Runs(Training):
+    """A window of losses is added up in place, in the first of them."""
+
+    def __init__(self, every, at) -> None:
+        super().__init__()
+        self.every, self.at, self.right, self.running = every, at, [], None
+
+    def step(self, x, number):
+        loss = super().step(x, number)
+        self.right.append(loss.item())
+        if number % self.every == self.at:
+            self.running = loss.detach()
+        elif self.running is not None:
+            self.running += loss.detach()
+        return loss
+
+
+def wrong(run, right):
+    told = {event.step: event.fields["value"] for event in run.events.itertuples() if event.kind == "loss"}
+    return {step: value for step, value in told.items() if value != right[step]}, len(told)
+
+
+@pytest.mark.parametrize(("every", "at"), [(50, 49), (100, 0), (100, 50), (200, 150), (250, 3)])
+@pytest.mark.parametrize("level", ["light", "standard"])
+def test_a_loss_that_others_are_added_to_is_not_told_as_their_sum(tmp_path, stretches, level, every, at):
+    training = Runs(every, at)
+    with brickprof.attach(training.net, out=tmp_path, level=level, overhead="0.01%") as watched:
+        watched._session.idle = lambda step, longest, *, clips: min(longest, 16)
+        training.run(loader())
+    found, count = wrong(brickprof.load(watched.folder), training.right)
+    assert stretches and not found and count >= STEPS - 3
+
+
+class Rotates(Training):
+    """From some step on losses lie in one of a few places, in turn, as those of replayed graphs do."""
+
+    def __init__(self, places) -> None:
+        super().__init__()
+        self.places, self.right = [torch.zeros(()) for _ in range(places)], []
+
+    def loss(self, x):
+        made, number = super().loss(x), len(self.right)
+        self.right.append(made.item())
+        if number < 250:
+            return made
+        place = self.places[number % len(self.places)]
+        ctypes.c_float.from_address(place.data_ptr()).value = made.item()
+        return Placed.apply(made, place)
+
+
+@pytest.mark.parametrize("places", [1, 2, 3, 8])
+@pytest.mark.parametrize(("level", "most"), [("light", 64), ("standard", 16)])
+def test_losses_in_a_few_places_are_told_right_or_not_at_all(tmp_path, stretches, level, most, places):
+    training = Rotates(places)
+    with brickprof.attach(training.net, out=tmp_path, level=level, overhead="0.01%") as watched:
+        watched._session.idle = lambda step, longest, *, clips: min(longest, most)
+        training.run(loader())
+    run = brickprof.load(watched.folder)
+    found, count = wrong(run, training.right)
+    dropped = next(event.fields["dropped"]["readback"] for event in run.events.itertuples() if event.kind == "exit")
+    assert stretches and not found and count + dropped == STEPS and dropped <= 2 * most + 8
+
+
+def test_no_loss_holds_something_large(tmp_path, stretches):
+    class Slices(Training):
+        held = 0
+
+        def loss(self, x):
+            made = super().loss(x)
+            if hub.stretch is not None:
+                sizes = [noted[1].untyped_storage().nbytes() for noted in hub.stretch._passed]
+                self.held = max(self.held, *sizes, 0)
+            self.count = getattr(self, "count", 0) + 1
+            return torch.cat([made[None], torch.ones(1 << 16)])[0] if self.count > 150 and self.count % 4 == 1 else made
+
+    training = Slices()
+    recorded(tmp_path, training, most=16)
+    assert stretches and training.held <= 1024
+
+
+class Closes(Training):
+    """Now and then the update computes its gradients itself, ten times."""
+
+    def step(self, x, number):
+        if number % 41 != 40:
+            return super().step(x, number)
+
+        def closure():
+            for _ in range(10):
+                self.optimizer.zero_grad()
+                loss = self.loss(x)
+                loss.backward()
+            return loss
+
+        return self.optimizer.step(closure)
+
+
+def test_updates_that_differentiate_are_one_step_each(tmp_path, stretches):
+    ends = []
+    for most in (0, 8):
+        run = recorded(tmp_path / str(most), Closes(), most=most)
+        ends.append(next(event.fields for event in run.events.itertuples() if event.kind == "exit"))
+    assert stretches and [(end["steps"], end["updates"]) for end in ends] == [(STEPS, STEPS)] * 2
