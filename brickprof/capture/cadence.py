@@ -57,7 +57,7 @@ _GROWN = max(LOOKS) + 8
 _AGAIN = frozenset({0, 1, 2, 4, 8, 16})
 """The same after something new has joined: a second optimizer, a part of the model that was replaced."""
 _MOST_RENEWALS = 8
-_RESCANS = frozenset({1, 2, 10, 100, 1000, 2000, 4000})
+_RESCANS = frozenset({1, 2, 10, 100, 1000})
 _RESCAN_EVERY = 10_000
 _RECKON_STEPS = 64
 _FAR = 64
