@@ -252,3 +252,19 @@ def test_a_level_may_cost_what_it_promises_unless_somebody_says_otherwise(level:
     assert usual.budget == Settings.from_json(usual.to_json()).budget == budget
     told = checked(usual, {"overhead": "2%"}, where="here")
     assert told.budget == Settings.from_json(told.to_json()).budget == 0.02
+
+
+@pytest.mark.parametrize(
+    ("budget", "step_ns", "took", "every"),
+    [(0.01, 25e6, 13e6, 2000), (0.003, 25e6, 13e6, 4000), (0.003, 1e9, 13e6, 1000), (0.003, 1e6, 13e6, 16_000)],
+)
+def test_models_are_looked_for_as_often_as_it_is_worth(budget, step_ns, took, every) -> None:
+    cadence = Cadence("light", budget)
+    assert [step for step in range(1200) if cadence.rescans(step)] == [1, 2, 10, 100, 1000]
+    cadence.typical_ns = step_ns
+    cadence.rescan_took(took)
+    found = [step for step in range(101, 40_000) if cadence.rescans(step)]
+    assert found == list(range(every, 40_000, every))
+    cadence.least = 1 << 20
+    looked = [step for step in range(1000, 20_000) if not cadence.quiet(step)]
+    assert set(range(every, 20_000, every)) <= set(looked)

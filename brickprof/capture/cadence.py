@@ -57,8 +57,10 @@ _GROWN = max(LOOKS) + 8
 _AGAIN = frozenset({0, 1, 2, 4, 8, 16})
 """The same after something new has joined: a second optimizer, a part of the model that was replaced."""
 _MOST_RENEWALS = 8
-_RESCANS = frozenset({1, 2, 10, 100, 1000})
-_RESCAN_EVERY = 10_000
+_RESCANS = frozenset({1, 2, 10, 100})
+_RESCAN_EVERY, _RESCAN_LONGEST = 1000, 16_000
+_RESCAN_SHARE = 0.05
+"""Of the budget, to look for models anew: one that has joined may have told nobody. It takes milliseconds."""
 _RECKON_STEPS = 64
 _FAR = 64
 _PLANNED = 0.8
@@ -128,6 +130,7 @@ class Cadence:
         self.grown = False
         """Whether they have all been made."""
         self._floor = 1
+        self._rescan_every = _RESCAN_EVERY
         self._quiet = 0
         """Up to here, and not further, it is known that nothing is looked at."""
         self.relieved = level == "light"
@@ -192,11 +195,22 @@ class Cadence:
     def _looked(self, step: int) -> bool:
         return bool(
             not step % self.least
-            or rescanned(step)
+            or self.rescans(step)
             or step <= max(self.deep_until, self.attentive_until)
             or self.due(step)
             or step in self.planned
         )
+
+    def rescans(self, step: int) -> bool:
+        """Whether models are looked for anew in ``step``."""
+        return step in _RESCANS or (step > 0 and not step % self._rescan_every)
+
+    def rescan_took(self, ns: float) -> None:
+        """The next one comes when it is worth that."""
+        every, room = _RESCAN_EVERY, _RESCAN_SHARE * self.budget * self.typical_ns
+        while every < _RESCAN_LONGEST and ns > every * room:
+            every *= 2
+        self._rescan_every, self._quiet = every, 0
 
     def due(self, step: int) -> bool:
         """Whether ``step`` is one that is looked at in full, whatever the strides."""
@@ -357,12 +371,6 @@ class Cadence:
             left = max(left - cost / self.stride[way], 0.05 * whole)
         self.least = min(stride for way, stride in self.stride.items() if self.level != "light" or way in _LIGHT)
         return self.stride != before
-
-
-def rescanned(step: int) -> bool:
-    """Whether models are looked for anew in ``step``, which takes milliseconds: one that has joined may have told
-    nobody."""
-    return step in _RESCANS or (step > 0 and not step % _RESCAN_EVERY)
 
 
 def _power_of_two(ratio: float, longest: int) -> int:

@@ -29,7 +29,7 @@ from brickprof.capture.backlog import Backlog
 from brickprof.capture.book import Book, owned
 from brickprof.capture.budgets import Budgets, Declared, Strain
 from brickprof.capture.by_hand import ByHand
-from brickprof.capture.cadence import EARLIEST, NOTHING, Cadence, rescanned
+from brickprof.capture.cadence import EARLIEST, NOTHING, Cadence
 from brickprof.capture.census import Census
 from brickprof.capture.device_clock import DeviceClock
 from brickprof.capture.dispatch import Dispatch
@@ -345,7 +345,9 @@ class Session:
         self.in_backward = True
         self.gradients_used = False
         if self.census.due or not self.models:
+            before = self.costs.get("models", 0)
             self._guarded("models", self.census.want_leaves, losses)
+            self.cadence.rescan_took(self.costs.get("models", 0) - before)
         if self.lookout is not None:
             self.lookout.backward(losses)
         self.emit("backward_begin", losses, upstream)
@@ -552,7 +554,7 @@ class Session:
             self._grown_from = (self._step_started, self.journal.written_ns)
             self._settled_from = self._grown_from if step <= EARLIEST else self._settled_from
         on = self.on = self.cadence.begin(step)
-        if rescanned(step):
+        if self.cadence.rescans(step):
             self._guarded("models", self.census.rescan)
         self.looking = on is not NOTHING
         if self.lookout is not None:
