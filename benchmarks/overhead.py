@@ -40,8 +40,8 @@ PROMISED = {
 """What each level may cost."""
 BLOCK_SECONDS = 0.3
 CUDA_BLOCK_SECONDS = 2.0
-"""About as long as what brickprof does once in a while there: it works off 0.8 s of steps together, at level light up to
-3 s, and a pause of the others' blocks ends that early, which no training on its own has."""
+"""About as long as what brickprof does once in a while there: it works off 0.8 s of steps together, at level light up
+to 3 s, and a pause of the others' blocks ends that early, which no training on its own has."""
 WARM_UP_STEPS = 280
 """The looks that only a young run gets are over by then."""
 WARM_UP_SECONDS = 60.0
