@@ -87,9 +87,9 @@ class LossProbe(Probe):
         self._zeroed = steps.zeroed[which[-1]]
         numbers = range(step, step + len(losses))
         kept = [(loss, (at, 0, stamp), stamp) for loss, at, stamp in zip(losses, numbers, stamps, strict=True)]
-        if any(loss._version != steps.version for loss in losses):  # the script has written over some
-            kept = [each for each in kept if each[0]._version == steps.version]
-        readback.keep(kept, self._later, passive=hands_off())
+        if any(loss._version != steps.version or loss.numel() != 1 for loss in losses):  # some were written over
+            kept = [each for each in kept if each[0]._version == steps.version and each[0].numel() == 1]
+        readback.keep(kept, self._later, passive=hands_off(), noted=True)
         if len(kept) < len(losses):  # none is held again
             readback.holding = False
             readback.dropped += len(losses) - len(kept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import pytest
 import torch
@@ -245,6 +246,21 @@ def test_of_several_that_are_not_alike_all_are_told_in_their_order(made):
     readback.poll()
     told = [each[1] if each[0] == "together" else [each] for each in seen]
     assert [number for part in told for _, number in part] == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_what_lies_on_the_host_is_told_at_once(made, monkeypatch):
+    readback, _ = made
+    host = torch.tensor(3.0)
+    monkeypatch.setattr(module, "on_host", lambda tensor: tensor.data_ptr() == host.data_ptr())
+    readback.lane.serves = lambda tensor: tensor.data_ptr() != host.data_ptr()
+    seen: list[object] = []
+    readback.keep([(host, "host", 0)], several(seen), noted=True)
+    assert seen == [("host", 3.0)] and not readback.busy and not readback.dropped
+
+
+def test_a_page_has_as_much_room_here_as_in_the_kernel():
+    source = (Path(module.__file__).parents[2] / "kernels" / "_scalars.py").read_text()
+    assert f"\nROOM = {module._ROOM}\n" in source
 
 
 def test_where_two_of_several_lie_in_one_place_none_is_told(made):

@@ -217,16 +217,24 @@ class Readback:
         """Nobody was told to fill ``page``."""
         self._free[self.lane, page.buffer.numel(), page.buffer.dtype].append(page.buffer)
 
-    def keep(self, values: Sequence[tuple[torch.Tensor, Any, int]], whose: Several, *, passive: bool = False) -> None:
+    def keep(
+        self,
+        values: Sequence[tuple[torch.Tensor, Any, int]],
+        whose: Several,
+        *,
+        passive: bool = False,
+        noted: bool = False,
+    ) -> None:
         """Numbers that stay as they are and where they are for a while, each with what it is known by and when it was
         made: only held, and fetched with others later. ``whose`` gets them together, or one by one in the order of
         their time.
 
         Where one does not stay, that is seen when another lies in its place, or it was written to: what was held then
         is dropped, and numbers are copied at once from there on. ``passive``: nothing may be asked of a device just
-        now; what cannot be held is dropped.
+        now; what cannot be held is dropped. ``noted``: they were made some time ago, and one of them that lies where
+        another does is as lost as that.
         """
-        if len(values) > 1 and self._keep_all(values, whose, passive=passive):
+        if (len(values) > 1 or (noted and values)) and self._keep_all(values, whose, passive=passive):
             return
         for value, tag, taken in values:
             held = may_hold(value) and self._holds(value, passive=passive)
@@ -246,12 +254,8 @@ class Readback:
         numbers, tags, times = zip(*values, strict=True)
         places = [number.data_ptr() for number in numbers]
         if len(set(places)) < len(places) or not self._held.keys().isdisjoint(places):
-            # Some are written over by now, and nobody can tell which are not.
-            gone = [at for at, held in self._held.items() if held[3] is whose]
-            for at in gone:
-                del self._held[at]
-            self.holding = False
-            self.dropped += len(values) + len(gone)
+            self._written_over(whose)
+            self.dropped += len(values)
             return True
         if self._held and len(self._held) + self.beside * len(values) > _ROOM and not passive:
             self._fetch()  # these and what belongs to them stand in one page
@@ -266,6 +270,14 @@ class Readback:
         )
         return True
 
+    def _written_over(self, whose: Any) -> None:
+        """Something of what ``whose`` has asked for lies where another of it does: nobody can tell what else does."""
+        gone = [at for at, held in self._held.items() if held[3] is whose]
+        for at in gone:
+            del self._held[at]
+        self.holding = False
+        self.dropped += len(gone)
+
     def keep_row(self, values: torch.Tensor, done: Callable[[Any], None]) -> None:
         """The same of a row of numbers, which ``done`` gets as an array."""
         held = values.is_contiguous() and self._holds(values)
@@ -273,7 +285,7 @@ class Readback:
             self.read(values, lambda host: done(host.numpy()))
 
     def _holds(self, value: torch.Tensor, *, passive: bool = False) -> bool:
-        if not self.holding or self.gather is None or value.dtype is not torch.float32:
+        if not self.holding or self.gather is None or value.dtype is not torch.float32 or not self.lane.serves(value):
             return False
         place = self.lane.number(value)
         if self._held and (len(self._held) >= _ROOM or place != self._held_at):
@@ -289,9 +301,7 @@ class Readback:
     def _hold(self, held: _Held) -> bool:
         at = held[0].data_ptr()
         if at in self._held:
-            self.holding = False
-            del self._held[at]
-            self.dropped += 1
+            self._written_over(self._held[at][3])
             return False
         self._held[at] = held
         return True
@@ -374,6 +384,9 @@ class Readback:
         if not self._takes(value, _LONGEST_OF_ALL):
             return
         if self._held:
+            at = value.data_ptr() if type(value) is torch.Tensor else 0
+            if at in self._held:
+                self._written_over(self._held[at][3])
             self._fetch()  # what came before is told before
         stream = self.lane.stream(value)
         if self._scalars and (len(self._scalars) == _SLOTS or stream != self._stream):

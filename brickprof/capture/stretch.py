@@ -54,6 +54,8 @@ norms of a clip are caught."""
 _TIMED = 9
 _CAREFUL = 2
 """Steps of every stretch in which each loss is looked at from all sides, before others are taken to be like them."""
+_NONE = -1
+"""No loss has this version."""
 _UPDATED, _BACKWARD, _CLIPPED, _STOPPED = range(4)
 _counter = time.perf_counter_ns
 _thread = threading.get_ident
@@ -179,6 +181,8 @@ class Stretch:
             loss = args[0]
             if type(loss) is not _Tensor or self._current() != self._place:  # type: ignore[misc]
                 return False
+            if loss.get_device() != self._device:
+                return False
             if _modes() or (loss._base is not None and not may_hold(loss)):
                 return False
             self._passed.append((self._began, loss.detach(), _counter(), tally.zeroed))
@@ -266,13 +270,18 @@ class Careful(Stretch):
             at = loss.data_ptr()  # what is traced or transformed has none
             if self._current is None and not self._begin(loss):
                 return False
-            if at in self._losses or loss.get_device() != self._device or not may_hold(loss):
+            if at in self._losses:
+                self._version = _NONE  # this one has been written over those that were noted
                 return False
-            self._version = loss._version
+            if not may_hold(loss) or (self._losses and loss._version != self._version):
+                return False
+            version = loss._version
             noted = super().backward(args, kwargs)
         except Exception:
             return False
-        self._losses.add(at)
+        if noted:
+            self._losses.add(at)
+            self._version = version
         return noted
 
     def updated(self, optimizer: Any) -> bool:
