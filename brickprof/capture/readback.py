@@ -375,8 +375,9 @@ class Readback:
         if failed:
             raise failed[0]
 
-    def scalar(self, value: torch.Tensor, done: Callable[[float], None]) -> None:
-        """One number: at once from a CPU, else with others in a single page, behind a single mark."""
+    def scalar(self, value: torch.Tensor, done: Callable[[float], None], whose: Several | None = None) -> None:
+        """One number: at once from a CPU, else with others in a single page, behind a single mark. What ``whose`` had
+        kept where it lies now was written over by it."""
         value = value.detach()
         if on_host(value):
             done(value.item())
@@ -384,9 +385,9 @@ class Readback:
         if not self._takes(value, _LONGEST_OF_ALL):
             return
         if self._held:
-            at = value.data_ptr() if type(value) is torch.Tensor else 0
-            if at in self._held:
-                self._written_over(self._held[at][3])
+            there = self._held.get(value.data_ptr()) if whose is not None else None
+            if there is not None and there[3] is whose:
+                self._written_over(whose)
             self._fetch()  # what came before is told before
         stream = self.lane.stream(value)
         if self._scalars and (len(self._scalars) == _SLOTS or stream != self._stream):
