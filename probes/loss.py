@@ -75,7 +75,7 @@ class LossProbe(Probe):
             step = session.step
             self._nonfinite = False
             write = partial(self._write, fields, step, now(), session.on.facts)
-            session.readback.scalar(value, write, self._later if type(value) is torch.Tensor else None)
+            session.readback.scalar(value, write, self._later)
             if self._nonfinite and on_host(loss):
                 session.emit("loss_broken", loss)
         self._scaled = None

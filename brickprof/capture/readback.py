@@ -246,7 +246,7 @@ class Readback:
             if passive:
                 self.dropped += 1
             else:
-                self.scalar(value, partial(whose.alone, tag))
+                self.scalar(value, partial(whose.alone, tag), whose)
 
     def _keep_all(self, values: Sequence[tuple[torch.Tensor, Any, int]], whose: Several, *, passive: bool) -> bool:
         """The same for several that are alike, none of which requires a gradient, in one go; False where they have to
@@ -385,7 +385,8 @@ class Readback:
         if not self._takes(value, _LONGEST_OF_ALL):
             return
         if self._held:
-            there = self._held.get(value.data_ptr()) if whose is not None else None
+            plain = whose is not None and type(value) is torch.Tensor
+            there = self._held.get(value.data_ptr()) if plain else None
             if there is not None and there[3] is whose:
                 self._written_over(whose)
             self._fetch()  # what came before is told before
