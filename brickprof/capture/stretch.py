@@ -174,7 +174,7 @@ class Stretch:
     def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if self._at != _UPDATED or not self.open or _thread() != self.thread:
             return False
-        usual = len(args) == 4 and args[1] is None and not args[2] and args[3] is False and len(kwargs) == 1
+        usual = len(args) == 4 and args[1] is args[2] is None and args[3] is False and len(kwargs) == 1
         if not (usual and kwargs.get("inputs", 0) is None) and not _plain(args, kwargs):
             return False
         try:
