@@ -2,10 +2,11 @@
 
 Enters: a case of train_case.py, in a process that brickprof watches. Leaves: one line with the ratio of blocks that
 are watched to blocks that are not, with its 95 % interval, the same of two blocks neither of which is watched (A/A:
-what the machine does by itself), and what the session says that it spent in the watched ones. Two processes of the same
-program differ by up to three per cent where the device waits for the host; all blocks here share one process, and that
-is gone. The patches stay where they are in the other blocks and find nobody to tell: their bare cost, a few calls of
-Python in a step, is on both sides. overhead.py counts it in, and is the measurement; this one is its magnifying glass.
+what the machine does by itself), the same ratios of CPU seconds, which say more where others share the cores, and
+what the session says that it spent in the watched ones. Two processes of the same program differ by up to three per
+cent where the device waits for the host; all blocks here share one process, and that is gone. The patches stay where
+they are in the other blocks and find nobody to tell: their bare cost, a few calls of Python in a step, is on both
+sides. overhead.py counts it in, and is the measurement; this one is its magnifying glass.
 """
 
 from __future__ import annotations
@@ -57,33 +58,40 @@ def main() -> None:
     step = training.run(20)["wall"] / 20
     steps = max(4, round(args.block / step))
     rounds: list[dict[str, float]] = []
+    busy: list[dict[str, float]] = []
     spent, until = 0, time.perf_counter() + args.seconds
     for _, order in zip(range(args.rounds), cycle(permutations(("plain", "again", "watched"))), strict=False):
         if time.perf_counter() > until:
             break
-        walls = {}
+        walls, cpus = {}, {}
         for side in order:
             switch.turn(side == "watched")
             training.run(UNTIMED_STEPS)
             hub.settle()
-            before = switch.spent
+            before, cpu = switch.spent, time.process_time()
             wall, ended = training.run(steps)["wall"], time.perf_counter()
             hub.settle()  # what was noted in the block and is still to be worked off belongs to it
             training.synchronise()
             walls[side] = wall + time.perf_counter() - ended
+            cpus[side] = time.process_time() - cpu
             spent += switch.spent - before
         rounds.append(walls)
+        busy.append(cpus)
     switch.turn(True)
     plain = sum(walls["plain"] for walls in rounds)
     print(
         f"{args.case}, {len(rounds)} rounds of {steps} steps of {1e3 * plain / steps / len(rounds):.2f} ms: "
-        f"watched / plain {_ratio(rounds, 'watched')}, A/A {_ratio(rounds, 'again')}, "
-        f"own account {spent / 1e9 / plain:.4f}"
+        f"watched / plain {_ratio(rounds, 'watched')}, A/A {_ratio(rounds, 'again')}; "
+        f"CPU {_ratio(busy, 'watched')}, A/A {_ratio(busy, 'again')}; own account {spent / 1e9 / plain:.4f}"
     )
 
 
 def _ratio(rounds: list[dict[str, float]], side: str) -> str:
-    pairs = [walls[side] / walls["plain"] for walls in rounds]
+    """Of a watched block to the two beside it that are not; of these two to one another."""
+    if side == "watched":
+        pairs = [taken[side] * 2 / (taken["plain"] + taken["again"]) for taken in rounds]
+    else:
+        pairs = [taken[side] / taken["plain"] for taken in rounds]
     low, high = interval([pairs])
     return f"{middle([pairs]):.4f} ({low:.4f}-{high:.4f})"
 

@@ -15,10 +15,10 @@ import torch
 
 from brickprof.capture import tensors
 from brickprof.capture.book import owned
+from brickprof.capture.desk import desk
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
-from brickprof.capture.tally import tally
 from brickprof.capture.tensors import on_host
 
 _MOST_TENSORS = 64
@@ -38,7 +38,7 @@ class HeldProbe(Probe):
         """By optimizer: the parameters whose gradient was not found cleared yet."""
         self._mask: dict[int, torch.Tensor] = {}
         self._looks = 0
-        self._zeroed = tally.zeroed
+        self._zeroed = desk.zeroed
         self._updates: dict[int, int] = {}
         self._clears: dict[int, int] = {}
         self._within: dict[int, str] = {}
@@ -62,7 +62,7 @@ class HeldProbe(Probe):
             spread = _spread([p for p in owned(optimizer) if p.requires_grad])
             number = book.optimizer(optimizer)
             # Cleared since its last update: what is there now was added up since, in steps that another one made.
-            clear = tally.clears.get(id(optimizer), 0) > tally.updated.get(id(optimizer), 0)
+            clear = desk.clears(id(optimizer)) > desk.updated.get(id(optimizer), 0)
             self._looked[number], self._held[number] = len(spread), [] if clear else spread
         if not self._held and not book.optimizers():
             spread = _spread(self.session.watched())
@@ -89,7 +89,7 @@ class HeldProbe(Probe):
 
     def _of(self, number: int, optimizer: Any) -> dict[str, Any]:
         """What is known of this optimizer alone: how often it cleared its own gradients, and where they are."""
-        count = tally.clears.get(id(optimizer), 0)
+        count = desk.clears(id(optimizer))
         cleared, self._clears[number] = count - self._clears.get(number, 0), count
         if number not in self._within:
             entries = [self.session.book.get(parameter) for parameter in owned(optimizer)]
@@ -105,7 +105,7 @@ class HeldProbe(Probe):
         held, mask = self._held.pop(number), self._mask.pop(number, None)
         count = session.updates.get(number, session.steps.updates)
         updates, self._updates[number] = count - self._updates.get(number, 0), count
-        zeroed, self._zeroed = tally.zeroed - self._zeroed, tally.zeroed
+        zeroed, self._zeroed = desk.zeroed - self._zeroed, desk.zeroed
         fields = {"optimizer": optimizer, "tensors": self._looked[number], "zeroed": zeroed, "updates": updates} | of
         if mask is None or not held:
             session.fact("held", fields | {"held": len(held)}, step=step)

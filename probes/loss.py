@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
+from brickprof.capture.desk import desk
 from brickprof.capture.probe import Probe
 from brickprof.capture.readback import Several
 from brickprof.capture.session import Session
 from brickprof.capture.sites import caller
 from brickprof.capture.stretch import Passed
 from brickprof.capture.surroundings import hands_off, host_hands_off, static_outputs
-from brickprof.capture.tally import tally
 from brickprof.capture.tensors import on_host
 from brickprof.clock import now
 
@@ -37,7 +37,7 @@ class LossProbe(Probe):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self._zeroed = tally.zeroed
+        self._zeroed = desk.zeroed
         self._nonfinite = False
         self._seen = 0
         self._start = self._usual = 0.0
@@ -56,7 +56,7 @@ class LossProbe(Probe):
     def backward_begin(self, losses: Sequence[torch.Tensor], upstream: Any) -> None:
         session = self.session
         site = caller() if session.on.facts else ""
-        zeroed, self._zeroed = tally.zeroed - self._zeroed, tally.zeroed
+        zeroed, self._zeroed = desk.zeroed - self._zeroed, desk.zeroed
         for loss in losses:
             if loss.numel() != 1 or upstream is not None or hands_off():
                 self._without_value(loss, site)
@@ -88,10 +88,10 @@ class LossProbe(Probe):
         self._zeroed = steps.zeroed[which[-1]]
         numbers = range(step, step + len(losses))
         kept = [(loss, (at, 0, stamp), stamp) for loss, at, stamp in zip(losses, numbers, stamps, strict=True)]
-        if any(loss._version != steps.version or loss.numel() != 1 for loss in losses):  # some were written over
-            kept = [each for each in kept if each[0]._version == steps.version and each[0].numel() == 1]
+        if not all(_as_it_was(loss, steps) for loss in losses):
+            kept = [each for each in kept if _as_it_was(each[0], steps)]
         readback.keep(kept, self._later, passive=hands_off(), noted=True)
-        if len(kept) < len(losses):  # none is held again
+        if len(kept) < len(losses):  # some were written over; none is held again
             readback.holding = False
             readback.dropped += len(losses) - len(kept)
 
@@ -116,7 +116,7 @@ class LossProbe(Probe):
         if not on_host(loss):
             if not session.readback.lane.serves(loss) or hands_off():
                 return False
-            self._zeroed = tally.zeroed
+            self._zeroed = desk.zeroed
             when = (session.step, session.steps.backwards - 1, now())
             if self._may_change or static_outputs():
                 session.readback.scalar(loss, partial(self._arrived, when))
@@ -129,7 +129,7 @@ class LossProbe(Probe):
         if not -math.inf < value <= self._alarming:  # NaN compares false
             return False
         session.pulse.loss = value
-        self._zeroed = tally.zeroed
+        self._zeroed = desk.zeroed
         session.journal.loss(session.step, session.steps.backwards - 1, value, now())
         return True
 
@@ -183,3 +183,9 @@ class LossProbe(Probe):
         self._usual += (value - self._usual) / min(self._seen, _START)
         if self._seen >= _START:
             self._alarming = max(3 * self._start, 5 * self._usual, 1e-3)
+
+
+def _as_it_was(loss: torch.Tensor, steps: Passed) -> bool:
+    """Whether a loss is what it was when it was noted, and where: of another device nobody knows the stream."""
+    where = loss.get_device()
+    return loss._version == steps.version and loss.numel() == 1 and (where == steps.device or where == -1)

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from brickprof.capture.desk import desk
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
-from brickprof.capture.tally import tally
 from brickprof.capture.tensors import on_host
 
 _MOST_TENSORS = 2000
@@ -92,7 +92,7 @@ class OptimizersProbe(Probe):
             "optimizer": number,
             "lr": rates,
             "count": self.session.updates[number],
-            "scheduled": tally.scheduled,
+            "scheduled": desk.scheduled,
         }
         self.session.fact("optimizer", fields, always=True)
 

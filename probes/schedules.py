@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
+from brickprof.capture.desk import desk
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
-from brickprof.capture.tally import tally
 from brickprof.capture.tensors import on_host
 
 _MOST = 64
@@ -58,7 +58,7 @@ class SchedulesProbe(Probe):
     def close(self) -> None:
         """The objects may be gone by now; how often all of them were stepped is known."""
         if self._known:
-            fields = {"schedules": len(self._known), "scheduled": tally.scheduled}
+            fields = {"schedules": len(self._known), "scheduled": desk.scheduled}
             self.session.fact("schedules", fields, always=True)
 
     def _tell(self, scheduler: Any, number: int, **more: Any) -> None:

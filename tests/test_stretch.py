@@ -21,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import brickprof
 from brickprof.capture import hub, patches
+from brickprof.capture.desk import desk
 from brickprof.capture.fused import Fused, Table
 from brickprof.capture.session import Session
 from brickprof.capture.stretch import _NOTED_NS, Stretches
@@ -211,7 +212,7 @@ def recorded(folder, training, *, most):
         watched._session.idle = lambda step, longest, *, clips: min(longest, most)
         training.run(loader())
         assert len(hub.sessions) == 1
-    assert hub.stretch is None
+    assert desk.stretch is None
     return Run.open(watched.folder)
 
 
@@ -292,7 +293,7 @@ def test_a_session_that_another_thread_ends_meanwhile_is_no_error(monkeypatch):
 
     monkeypatch.setattr(hub, "sessions", [SimpleNamespace(stretches=Gone(), looking=False)])
     hub.stretch_out(None)
-    assert hub.stretch is None and not hub.sessions
+    assert desk.stretch is None and not hub.sessions
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -470,7 +471,7 @@ def test_one_in_vain_now_and_then_costs_no_other(tmp_path, stretches):
     class Ends(Training):
         def step(self, x, number):
             loss = super().step(x, number)
-            if stretches and len(hub.stretch._passed if hub.stretch is not None else ()) == 1 and not number % 3:
+            if stretches and len(desk.stretch._passed if desk.stretch is not None else ()) == 1 and not number % 3:
                 hub.settle()
             return loss
 
@@ -535,10 +536,10 @@ def test_a_fork_begins_without_one(tmp_path, stretches):
         def step(self, x, number):
             super().step(x, number)
             if number == 403:
-                seen.append(hub.stretch is not None)
+                seen.append(desk.stretch is not None)
                 child = os.fork()
                 if not child:
-                    os._exit(0 if hub.stretch is None else 1)
+                    os._exit(0 if desk.stretch is None else 1)
                 seen.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
     recorded(tmp_path, Forks(), most=8)
@@ -551,7 +552,7 @@ def test_no_model_lives_longer_for_it(tmp_path, stretches):
     with brickprof.attach(training.net, out=tmp_path, overhead="0.01%") as watched:
         watched._session.idle = lambda step, longest, *, clips: min(longest, 8)
         training.run(loader(404))
-        assert hub.stretch is not None
+        assert desk.stretch is not None
         alive = [weakref.ref(each) for each in (training.optimizer, training.net)]
         del training
         watched._model = None
@@ -628,9 +629,9 @@ def test_a_training_in_a_thread_may_be_ended_from_another(tmp_path, stretches):
         thread = threading.Thread(target=training.run, args=(loader(404),))
         thread.start()
         thread.join()
-        assert stretches and hub.stretch is not None
+        assert stretches and desk.stretch is not None
     losses, _, steps, updates, _ = told(Run.open(watched.folder))
-    assert max(losses) == (403, 0) and steps == updates == 404 and hub.stretch is None
+    assert max(losses) == (403, 0) and steps == updates == 404 and desk.stretch is None
 
 
 def test_batches_that_another_thread_fetches_begin_no_step(tmp_path, stretches):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
+from collections import Counter
 
 import pytest
 import torch
@@ -14,8 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import brickprof
 from brickprof.capture import hub, patches
+from brickprof.capture.desk import Desk, desk
 from brickprof.capture.session import Session
-from brickprof.capture.tally import Tally, tally
 from tests.test_stretch import STEPS, Placed, Training, loader, recorded, stretches
 
 __all__ = ["stretches"]
@@ -154,10 +155,29 @@ def test_an_epoch_that_follows_another_goes_on_as_it_did(tmp_path, stretches, mo
     assert started[0] == started[1]
 
 
+def cleared(made: Desk, owner: int, times: int) -> None:
+    """As ``zero_grad`` does it."""
+    for _ in range(times):
+        made.zeroed += 1
+        if made.owner != owner:
+            made.cleared(owner)
+
+
+def test_who_has_cleared_gradients_is_told_apart():
+    made, known = Desk(), Counter()
+    for owner, times in ((7, 1), (7, 2), (8, 1), (7, 1), (9, 3), (8, 2), (8, 1), (7, 1)):
+        cleared(made, owner, times)
+        known[owner] += times
+        assert {each: made.clears(each) for each in (7, 8, 9, 10)} == {each: known[each] for each in (7, 8, 9, 10)}
+        assert made.zeroed == known.total()
+
+
 def test_how_often_gradients_were_cleared_is_known_behind_a_stretch():
-    made = Tally()
-    for before, cleared, since, known in ((0, 5, 0, 5), (2, 5, 1, 4), (3, 3, 4, 3), (0, 4, 9, 0)):
-        made.clears[1], made.zeroed = cleared, 100
+    for before, times, since, known in ((0, 5, 0, 5), (2, 5, 1, 4), (3, 3, 4, 3), (0, 4, 9, 0)):
+        made = Desk()
+        cleared(made, 2, 50)
+        cleared(made, 1, times)
+        cleared(made, 2, 50 - times)
         made.passed(1, before, 100 - since)
         assert made.updated[1] == known
 
@@ -198,7 +218,6 @@ def test_what_is_told_of_cleared_gradients_is_the_same(tmp_path, stretches, how)
             ]
         )
     assert stretches and found[0] and found[0] == found[1]
-    assert tally.zeroed >= sum(tally.clears.values()) > 0
 
 
 # -- losses that somebody writes over
@@ -338,8 +357,8 @@ def test_no_loss_holds_something_large(tmp_path, stretches):
 
         def loss(self, x):
             made = super().loss(x)
-            if hub.stretch is not None:
-                sizes = [noted[1].untyped_storage().nbytes() for noted in hub.stretch._passed]
+            if desk.stretch is not None:
+                sizes = [noted[1].untyped_storage().nbytes() for noted in desk.stretch._passed]
                 self.held = max(self.held, *sizes, 0)
             self.count = getattr(self, "count", 0) + 1
             return torch.cat([made[None], torch.ones(1 << 16)])[0] if self.count > 150 and self.count % 4 == 1 else made

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from brickprof.bricks import Brick, Kind
 from brickprof.capture.arm import describe_exception
+from brickprof.capture.desk import desk
 from brickprof.capture.trace import PHASE
 from brickprof.errors import OutputError
 from brickprof.journal import ProcessLog, write_meta
@@ -154,7 +155,7 @@ class brick(contextlib.ContextDecorator):
     def __enter__(self) -> brick:
         opened: list[tuple[Session, int]] = []
         hub = sys.modules.get("brickprof.capture.hub")
-        if hub is not None and hub.stretch is not None:
+        if hub is not None and desk.stretch is not None:
             hub.settle()
         for session in hub.sessions if hub is not None else ():
             with contextlib.suppress(Exception):

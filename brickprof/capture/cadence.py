@@ -31,7 +31,7 @@ from statistics import median
 WAYS = ("facts", "blocks", "guard", "spans", "full")
 _SHARE = {"facts": 0.6, "blocks": 0.5, "guard": 0.5, "spans": 0.5, "full": 0.9}
 _LONGEST = {"facts": 64, "blocks": 64, "guard": 64, "spans": 256, "full": 1024}
-_RELIEVED = {"light": 16}
+_RELIEVED = {"light": 32}
 """How many times as rarely facts, blocks and guard may be on where little is lost by that, by level, if not 4."""
 _LIGHT = frozenset({"facts", "guard"})
 _FIRST_STEPS = 3

@@ -15,24 +15,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from brickprof.capture.desk import desk
 from brickprof.capture.session import Session
 from brickprof.capture.stretch import Stretch
 
 Factory = Callable[[], Session | None]
 
 sessions: list[Session] = []
-listening = False
-"""Whether any session looks at this step; where not, only the signals that move the step are sent."""
-takes_norms = False
-"""Whether a session wants to know the norms that a clip computes."""
 norms_wanted: Callable[[], None] | None = None
 """Called when that is so for the first time: what catches them is not there before."""
 every_batch = False
 """Whether batches are looked at in steps that nobody looks at else: where steps are slow, for a while."""
 keeps_graph = False
 """Whether the backward that is looked at leaves its graph, and so its activations, to whoever still holds it."""
-stretch: Stretch | None = None
-"""Steps that nobody looks at, under way: their signals are noted and not sent."""
 exhausted = 0
 """The id of what draws the batches of a loader that had none any more when one was last asked for: an epoch is over."""
 _factory: Factory | None = None
@@ -94,14 +89,13 @@ def settle(*, force: bool = False) -> None:
     Another thread's is only stopped, unless ``force``: until its own thread gets to it, ``stretch`` stays what it is.
     One that is gone never will.
     """
-    global stretch
-    ended = stretch
+    ended = desk.stretch
     if ended is None:
         return
     if ended.thread != _thread() and not force and _alive(ended.thread):
         ended.stop()
         return
-    stretch = None
+    desk.stretch = None
     try:
         ended.over()
     except Exception as error:
@@ -115,26 +109,25 @@ def _alive(thread: int) -> bool:
 
 def stretch_out(optimizer: Any, before: Stretch | None = None) -> None:
     """A step has passed that nobody looked at, or a stretch of them: do the next ones as well?"""
-    global stretch
-    if len(sessions) == 1 and not (listening or every_batch) and stretch is None:
+    if len(sessions) == 1 and not (desk.listening or every_batch) and desk.stretch is None:
         start = _counter()
         with contextlib.suppress(Exception):  # another thread may have ended the session meanwhile
             session = sessions[0]
-            stretch = session.stretches.offer(optimizer, before)
+            desk.stretch = session.stretches.offer(optimizer, before)
             session.pay(_counter() - start)
 
 
 def goes_on() -> bool:
     """A batch is asked for where the stretch under way has had all the steps or the time that it may have: whether the
     next one follows at once, and has noted that."""
-    before = stretch
+    before = desk.stretch
     if before is None or not before.done:
         return False
     optimizer = before.optimizer
     settle()
     if optimizer is not None:
         stretch_out(optimizer, before)
-    following = stretch
+    following = desk.stretch
     if following is None:
         return False
     following.fetched = True
@@ -145,8 +138,8 @@ def ran_out(iterator: Any) -> None:
     """There was no batch any more: no step has begun with it."""
     global exhausted
     exhausted = _drawn_by(iterator)
-    if stretch is not None:
-        stretch.fetched = False
+    if desk.stretch is not None:
+        desk.stretch.fetched = False
 
 
 def _drawn_by(iterator: Any) -> int:
@@ -157,7 +150,7 @@ def loads(loader: Any, iterator: Any) -> None:
     """A loader begins. Where it begins again, behind its own end, the steps go on as they did."""
     global exhausted
     again, exhausted = exhausted == _drawn_by(iterator), 0
-    if not again or stretch is None or not stretch.done:
+    if not again or desk.stretch is None or not desk.stretch.done:
         settle()
     for session in tuple(sessions):
         start = _counter()
@@ -167,9 +160,9 @@ def loads(loader: Any, iterator: Any) -> None:
 
 def send(signal: str, *args: Any) -> None:
     """Calls ``signal`` on every session; nothing ever comes back out of here."""
-    if stretch is not None:
+    if desk.stretch is not None:
         settle()
-        if stretch is not None:
+        if desk.stretch is not None:
             return  # this thread is not the one that trains, whose steps are not all told yet
     for session in tuple(sessions):
         start = _counter()
@@ -182,9 +175,9 @@ def send(signal: str, *args: Any) -> None:
 
 def pass_backward(losses: list[Any], upstream: Any) -> Session | None:
     """A backward in a step that nobody looks at: the session, if that is all it had to know."""
-    if stretch is not None:
+    if desk.stretch is not None:
         settle()
-    if stretch is not None or len(sessions) != 1:
+    if desk.stretch is not None or len(sessions) != 1:
         return None
     session = sessions[0]
     try:
@@ -196,11 +189,11 @@ def pass_backward(losses: list[Any], upstream: Any) -> Session | None:
 
 def passes(signal: str, *args: Any) -> bool:
     """A signal that moves the step, in one that nobody looks at: whether that was all the session had to know."""
-    if stretch is not None:
+    if desk.stretch is not None:
         settle()
-        if stretch is not None:
+        if desk.stretch is not None:
             return True  # as above
-    if listening or len(sessions) != 1:
+    if desk.listening or len(sessions) != 1:
         return False
     session = sessions[0]
     try:
@@ -213,9 +206,9 @@ def passes(signal: str, *args: Any) -> bool:
 def keep_vigil(parameters: Any, *, clipping: bool = False, norms: Any = None) -> None:
     """Gradients of ``parameters``, a list or an optimizer, are about to be clipped or applied: those of a device are
     judged in every step, looked at or not."""
-    if stretch is not None:
+    if desk.stretch is not None:
         settle()
-        if stretch is not None:
+        if desk.stretch is not None:
             return
     for session in sessions:
         if session.vigil is not None and not (session.on.guard or session.on.full):
@@ -240,16 +233,15 @@ def _failed(session: Session, error: Exception) -> None:
 
 def listen() -> None:
     """A session went on to another step: is anybody looking now?"""
-    global listening, takes_norms
-    listening = any(session.looking for session in sessions)
-    takes_norms = any(session.takes_norms for session in sessions)
-    if takes_norms and norms_wanted is not None:
+    desk.listening = any(session.looking for session in sessions)
+    desk.takes_norms = any(session.takes_norms for session in sessions)
+    if desk.takes_norms and norms_wanted is not None:
         norms_wanted()
 
 
 def emit(signal: str, *args: Any) -> None:
     """For signals that no session acts on itself: straight to the probes, in steps that are looked at."""
-    if not listening:
+    if not desk.listening:
         return
     for session in sessions:
         start = _counter()
@@ -259,7 +251,7 @@ def emit(signal: str, *args: Any) -> None:
 
 def tell(signal: str, *args: Any) -> None:
     """For rare signals: straight to the probes that want them, also in steps that nobody looks at."""
-    if stretch is not None:
+    if desk.stretch is not None:
         settle()
     for session in tuple(sessions):
         start = _counter()
@@ -274,7 +266,7 @@ def wanted() -> bool:
 
 def fact(kind: str, fields: dict[str, Any]) -> None:
     """Writes a rare fact; one from before the first sign of training waits for the session."""
-    if stretch is not None:
+    if desk.stretch is not None:
         settle()
     if not sessions and _factory is not None and len(_early) < _MOST_EARLY:
         _early.append((kind, fields))
@@ -295,8 +287,8 @@ def remember(factory: Factory) -> None:
 
 
 def _after_fork() -> None:
-    global _lock, _making, stretch
-    stretch = None
+    global _lock, _making
+    desk.stretch = None
     sessions.clear()
     _early.clear()
     listen()

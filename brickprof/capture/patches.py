@@ -22,7 +22,7 @@ from torch.optim import lr_scheduler, optimizer
 from torch.utils.data import dataloader
 
 from brickprof.capture import hub
-from brickprof.capture.tally import tally
+from brickprof.capture.desk import desk
 from brickprof.capture.taps import arguments, collectives, losses, pruning, states, tables
 from brickprof.capture.undressed import WhileCompiling, is_ours, undressed
 from brickprof.capture.vigil import Norms
@@ -96,7 +96,7 @@ def _patch_autograd() -> None:
         def call(*args: Any, **kwargs: Any) -> Any:
             if _traced():
                 return original(*args, **kwargs)
-            stretch = hub.stretch
+            stretch = desk.stretch
             if stretch is not None:
                 if stretch.inside:
                     return original(*args, **kwargs)
@@ -110,7 +110,7 @@ def _patch_autograd() -> None:
             losses = _losses(args, kwargs)
             upstream = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
             hub.training()
-            session = None if hub.listening else hub.pass_backward(losses, upstream)
+            session = None if desk.listening else hub.pass_backward(losses, upstream)
             if session is not None:
                 try:
                     return original(*args, **kwargs)
@@ -164,9 +164,10 @@ def _patch_optimizers() -> None:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, *args, **kwargs)
             if not _traced():
-                tally.zeroed += 1
-                tally.clears[id(self)] += 1
-                if hub.listening:
+                desk.zeroed += 1
+                if desk.owner != id(self):
+                    desk.cleared(id(self))
+                if desk.listening:
                     to_none = args[0] if args else kwargs.get("set_to_none", True)
                     hub.emit("zero_grad", self, bool(to_none))
             return result
@@ -186,12 +187,12 @@ def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
     # Where nobody looks, the end says enough. An optimizer that computes gradients itself is another matter.
     if _traced():
         return
-    stretch = hub.stretch
+    stretch = desk.stretch
     if stretch is not None:
         if stretch.waits and id(stepping) == stretch.whose and len(_args) <= 1 and not _kwargs:
             return
         hub.settle()
-    if hub.listening or len(_args) > 1 or _kwargs:
+    if desk.listening or len(_args) > 1 or _kwargs:
         hub.send("optimizer_begin", stepping)
     if torch.cuda.is_initialized():
         hub.keep_vigil(stepping)
@@ -199,10 +200,10 @@ def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
 
 def _optimizer_end(stepping: Any, _args: Any, _kwargs: Any) -> None:
     if not _traced():
-        stretch = hub.stretch
+        stretch = desk.stretch
         if stretch is not None and stretch.updated(stepping):
             return
-        tally.updated[id(stepping)] = tally.clears[id(stepping)]
+        desk.updated[id(stepping)] = desk.clears(id(stepping))
         if hub.passes("pass_update", stepping):
             hub.stretch_out(stepping)
         else:
@@ -217,16 +218,16 @@ def _patch_clipping() -> None:
         """torch's second half of clipping: the norm is known, the gradients are still whole."""
 
         def call(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
-            if _traced() or (hub.stretch is not None and not hub.takes_norms):
+            if _traced() or (desk.stretch is not None and not desk.takes_norms):
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
-            stretch = hub.stretch
+            stretch = desk.stretch
             if type(parameters) is not list:
                 parameters = _as_list(parameters)
-            norms = _norms(total_norm) if hub.takes_norms else None
+            norms = _norms(total_norm) if desk.takes_norms else None
             if stretch is not None and stretch.clipped(parameters, norms):
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
             hub.keep_vigil(parameters, clipping=True, norms=norms)
-            if not hub.listening:
+            if not desk.listening:
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
             hub.emit("clip_begin", parameters, total_norm)
             result = original(parameters, max_norm, total_norm, *args, **kwargs)
@@ -240,7 +241,7 @@ def _patch_clipping() -> None:
 
     def value(original: Any) -> Any:
         def call(parameters: Any, clip_value: Any, *args: Any, **kwargs: Any) -> Any:
-            if _compiling() or not hub.listening:
+            if _compiling() or not desk.listening:
                 return original(parameters, clip_value, *args, **kwargs)
             parameters = _as_list(parameters)
             hub.emit("clip_begin", parameters, None)
@@ -277,7 +278,7 @@ def _catch_norms() -> None:
 
     def total(original: Any) -> Any:
         def call(tensors: Any, norm_type: Any = 2.0, *args: Any, **kwargs: Any) -> Any:
-            if _traced() or not hub.takes_norms or norm_type != 2.0 or torch.stack is not _stack:
+            if _traced() or not desk.takes_norms or norm_type != 2.0 or torch.stack is not _stack:
                 return original(tensors, norm_type, *args, **kwargs)
             caught = _caught
             caught.each = caught.total = None
@@ -349,8 +350,8 @@ def _patch_schedulers() -> None:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, *args, **kwargs)
             if not _traced():
-                tally.scheduled += 1
-                if hub.listening:
+                desk.scheduled += 1
+                if desk.listening:
                     hub.emit("scheduled", self)
             return result
 
@@ -418,7 +419,7 @@ def _patch_loader() -> None:
         def call(self: Any) -> Any:
             if not hub.sessions:
                 return original(self)
-            stretch = hub.stretch
+            stretch = desk.stretch
             if stretch is not None:
                 noted = stretch.open and stretch.thread == _thread()
                 if noted:
@@ -431,7 +432,7 @@ def _patch_loader() -> None:
                         raise
             if not hub.passes("pass_fetch"):
                 hub.send("fetch_begin", self)
-            if not hub.listening and not hub.every_batch:
+            if not desk.listening and not hub.every_batch:
                 return original(self)
             start = _counter()
             batch, fetched = None, False

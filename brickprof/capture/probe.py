@@ -86,10 +86,10 @@ class Probe:
     def scaler_step(self, scaler: Any, optimizer: Any) -> None: ...
     def scaler_update(self, scaler: Any) -> None: ...
     def zero_grad(self, owner: Any, to_none: bool) -> None:
-        """Sent in steps that are looked at; ``tally.zeroed`` counts all of them."""
+        """Sent in steps that are looked at; ``desk.zeroed`` counts all of them."""
 
     def scheduled(self, scheduler: Any) -> None:
-        """Sent in steps that are looked at; ``tally.scheduled`` counts all of them."""
+        """Sent in steps that are looked at; ``desk.scheduled`` counts all of them."""
 
     def plateau_judged(self, scheduler: Any, measure: Any) -> None:
         """A schedule that waits for progress was told how well things go."""

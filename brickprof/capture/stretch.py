@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from brickprof.capture.desk import desk
 from brickprof.capture.readback import may_hold
 from brickprof.capture.surroundings import static_outputs
-from brickprof.capture.tally import tally
 from brickprof.capture.tensors import on_host
 from brickprof.clock import OFFSET
 
@@ -69,6 +69,8 @@ class Passed(NamedTuple):
     began: Sequence[int]
     """Each with the update before it."""
     losses: Sequence[torch.Tensor]
+    device: int
+    """That they are on, unless some are not."""
     version: int
     """Of every loss, when it was differentiated: one that has another now was written over since."""
     stamps: Sequence[int]
@@ -113,8 +115,8 @@ class Stretch:
         self._optimizer = weakref.ref(optimizer)
         self.whose = id(optimizer)
         """The id of the optimizer whose updates are noted."""
-        self._cleared = tally.clears[self.whose]
-        self._zeroed = tally.zeroed
+        self._cleared = desk.clears(self.whose)
+        self._zeroed = desk.zeroed
         """How often that one had cleared gradients when this began, and anybody when it made its last update."""
         self.waits = False
         """Whether its update is what comes next."""
@@ -144,6 +146,7 @@ class Stretch:
         """Of each step: how it began, what a clip has computed, and the rate that the update was made with."""
         self._rate = rate_of(optimizer)
         self._device = -1
+        """Where losses are made."""
         self._current: Callable[[], Any] | None = None
         """Gives the number of the stream that is current on it."""
         self._place: Any = None
@@ -181,11 +184,9 @@ class Stretch:
             loss = args[0]
             if type(loss) is not _Tensor or self._current() != self._place:  # type: ignore[misc]
                 return False
-            if loss.get_device() != self._device:
-                return False
             if _modes() or (loss._base is not None and not may_hold(loss)):
                 return False
-            self._passed.append((self._began, loss.detach(), _counter(), tally.zeroed))
+            self._passed.append((self._began, loss.detach(), _counter(), desk.zeroed))
         except Exception:
             return False
         self._at = _BACKWARD
@@ -233,7 +234,7 @@ class Stretch:
         self._at = _UPDATED
         self.waits = self.fetched = False
         self._began = at = _counter()
-        self._zeroed = tally.zeroed
+        self._zeroed = desk.zeroed
         self._left -= 1
         self.open = self._left > 0 and at < self._until
         return True
@@ -243,9 +244,11 @@ class Stretch:
         began, losses, counted, zeroed = zip(*self._passed, strict=True) if self._passed else ((),) * 4
         fetched = _counter() if self.fetched and self._at == _UPDATED else 0
         stamps, key = [at + OFFSET for at in counted], self._key or (0, 0)
-        steps = Passed(began, losses, self._version, stamps, zeroed, key, self._norms, self._rates, fetched)
+        steps = Passed(
+            began, losses, self._device, self._version, stamps, zeroed, key, self._norms, self._rates, fetched
+        )
         if self._rates:
-            tally.passed(self.whose, self._cleared, self._zeroed)
+            desk.passed(self.whose, self._cleared, self._zeroed)
         lane, elsewhere = self._lane, self._current is not None and self._current() != self._place
         with lane.on(self._stream) if elsewhere else nullcontext():
             self._session.stretches.over(self._number, steps, self.noted_ns)

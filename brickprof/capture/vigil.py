@@ -41,7 +41,7 @@ _SHARE = {"light": 0.1, "standard": 0.75, "deep": 1.0}
 """Of the budget; the rest is for all other looks."""
 _SHARE_BESIDE_NORMS = 0.05
 """Of tables where norms tell the rest: what comes of a table later costs as much again."""
-_LONGEST = {"light": 1024, "standard": 64, "deep": 64}
+_LONGEST = {"light": 2048, "standard": 64, "deep": 64}
 _AFTERWARDS = {"light": 4.0, "standard": 1.0, "deep": 1.0}
 """A table costs so many times what it takes to send for it until its rows are written: counted where a budget is so
 small that nothing else would be left of it."""

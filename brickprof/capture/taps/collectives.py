@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from brickprof.capture import hub
+from brickprof.capture.desk import desk
 from brickprof.capture.sites import caller
 from brickprof.capture.taps import Replace
 
@@ -84,14 +85,14 @@ def _tap(original: Any, op: str) -> Any:
             return original(*args, **kwargs)
         given = kwargs if not args else dict(zip(order, args, strict=False)) | kwargs
         issued = current = Issued(op, _group_name(given.get("group")))
-        if hub.listening:
+        if desk.listening:
             _describe(issued, given)
         try:
             result = original(*args, **kwargs)
         finally:
             current = None
         issued.ended = _counter()
-        if hub.listening:
+        if desk.listening:
             with contextlib.suppress(Exception):
                 _issued(issued, result)
         return result

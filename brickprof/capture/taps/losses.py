@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional
 
 from brickprof.capture import hub
+from brickprof.capture.desk import desk
 from brickprof.capture.taps import Replace
 
 _NAMES = {
@@ -64,7 +65,7 @@ def _tap(original: Any, name: str) -> Any:
         if _compiling():
             return original(*args, **kwargs)
         result = original(*args, **kwargs)
-        if hub.listening or (not _grad_on() and hub.sessions):
+        if desk.listening or (not _grad_on() and hub.sessions):
             with contextlib.suppress(Exception):  # the loss is computed; what we make of it is our affair
                 _tell(args, kwargs, result)
         return result
