@@ -28,6 +28,7 @@ from brickprof.capture.undressed import WhileCompiling, is_ours, undressed
 from brickprof.capture.vigil import Norms
 
 _undo: list[Callable[[], None]] = []
+_TORCH = torch.__file__.removesuffix("__init__.py")
 _first_call: Any = None
 _counter = time.perf_counter_ns
 _thread = threading.get_ident
@@ -35,6 +36,11 @@ _compiling = torch.compiler.is_compiling
 _traced = torch.compiler.is_dynamo_compiling
 """The same, and less: it knows nothing of exports and of what a compiler's own code calls. It is the cheapest of what
 torch has to tell, and asked several times in every step, in no cache."""
+
+
+def _inside_another() -> bool:
+    """Whether a backward is under way in this thread: one inside it is part of it."""
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def install() -> None:
@@ -66,6 +72,15 @@ def installed() -> bool:
     return bool(_undo)
 
 
+def _is_torchs(original: Any, *names: str) -> bool:
+    """Whether it is a function of torch itself, nobody's wrapper, with these parameters: a wrapper that spells them out
+    is called in half the time, and may hand on what nobody has given."""
+    code = getattr(original, "__code__", None)
+    if code is None or not code.co_filename.startswith(_TORCH):
+        return False
+    return tuple(inspect.signature(original).parameters) == names
+
+
 def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     """Replaces ``owner.name`` by ``make(original)``, remembering how to undo it."""
     original = owner.__dict__[name]
@@ -91,6 +106,11 @@ def _keeps_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return any(given.get(name) is not None and given[name] is not False for name in names if name != "grad_variables")
 
 
+def _is_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a backward has no gradient to begin with, keeps no graph and is one of all leaves."""
+    return len(args) > 0 and all(given is None or given is False for given in (*args[1:], *kwargs.values()))
+
+
 def _patch_autograd() -> None:
     def backward(original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -98,14 +118,8 @@ def _patch_autograd() -> None:
                 return original(*args, **kwargs)
             stretch = desk.stretch
             if stretch is not None:
-                if stretch.inside:
+                if (_is_plain(args, kwargs) and stretch.backward(args[0])) or _inside_another():
                     return original(*args, **kwargs)
-                if stretch.backward(args, kwargs):
-                    stretch.inside = True
-                    try:
-                        return original(*args, **kwargs)
-                    finally:
-                        stretch.inside = False
                 hub.settle()
             losses = _losses(args, kwargs)
             upstream = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
@@ -126,7 +140,30 @@ def _patch_autograd() -> None:
             finally:
                 hub.send("backward_end", losses, ok)
 
-        return call
+        def lean(
+            tensors: Any,
+            grad_tensors: Any = None,
+            retain_graph: Any = None,
+            create_graph: Any = False,
+            grad_variables: Any = None,
+            inputs: Any = None,
+        ) -> Any:
+            if not _traced():
+                stretch = desk.stretch
+                if (
+                    stretch is None
+                    or grad_tensors is not None
+                    or not (retain_graph is None or retain_graph is False)
+                    or create_graph is not False
+                    or grad_variables is not None
+                    or inputs is not None
+                    or not stretch.backward(tensors)
+                ):
+                    return call(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+            return original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+
+        names = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
+        return lean if _is_torchs(original, *names) else call
 
     def grad(original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -172,7 +209,17 @@ def _patch_optimizers() -> None:
                     hub.emit("zero_grad", self, bool(to_none))
             return result
 
-        return call
+        def lean(self: Any, set_to_none: Any = True) -> Any:
+            result = original(self, set_to_none)
+            if not _traced():
+                desk.zeroed += 1
+                if desk.owner != id(self):
+                    desk.cleared(id(self))
+                if desk.listening:
+                    hub.emit("zero_grad", self, bool(set_to_none))
+            return result
+
+        return lean if _is_torchs(original, "self", "set_to_none") else call
 
     _replace(optimizer.Optimizer, "add_param_group", add_param_group)
     _replace(optimizer.Optimizer, "zero_grad", zero_grad)
@@ -237,7 +284,12 @@ def _patch_clipping() -> None:
             hub.emit("clip_end", fields, total_norm)
             return result
 
-        return call
+        def lean(parameters: Any, max_norm: Any, total_norm: Any, foreach: Any = None) -> Any:
+            if _traced() or (desk.stretch is not None and not desk.takes_norms):
+                return original(parameters, max_norm, total_norm, foreach)
+            return call(parameters, max_norm, total_norm, foreach)
+
+        return lean if _is_torchs(original, "parameters", "max_norm", "total_norm", "foreach") else call
 
     def value(original: Any) -> Any:
         def call(parameters: Any, clip_value: Any, *args: Any, **kwargs: Any) -> Any:
@@ -264,6 +316,8 @@ def _patch_clipping() -> None:
 def _norm_type() -> Any:
     """Which norm the clip under way has computed: it says so to nobody but itself."""
     frame = sys._getframe(2)
+    if frame.f_code.co_filename == __file__:  # the shorter way to us
+        frame = frame.f_back or frame
     return frame.f_locals.get("norm_type") if frame.f_code.co_name == "clip_grad_norm_" else None
 
 
@@ -355,7 +409,15 @@ def _patch_schedulers() -> None:
                     hub.emit("scheduled", self)
             return result
 
-        return call
+        def lean(self: Any, epoch: Any = None) -> Any:
+            result = original(self, epoch)
+            if not _traced():
+                desk.scheduled += 1
+                if desk.listening:
+                    hub.emit("scheduled", self)
+            return result
+
+        return lean if _is_torchs(original, "self", "epoch") else call
 
     def judge(original: Any) -> Any:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -104,7 +104,7 @@ class Stretch:
     __slots__ = (
         "_at", "_began", "_cleared", "_clips", "_current", "_device", "_key", "_lane", "_left", "_losses", "_norms",
         "_number", "_optimizer", "_passed", "_place", "_rate", "_rates", "_session", "_stream", "_until", "_version",
-        "_whole", "_zeroed", "fetched", "inside", "noted_ns", "open", "thread", "waits", "whose",
+        "_whole", "_zeroed", "fetched", "noted_ns", "open", "thread", "waits", "whose",
     )  # fmt: skip
 
     def __init__(
@@ -156,8 +156,6 @@ class Stretch:
         """Of the last loss that was looked at from all sides; the others are taken to have the same."""
         self._losses: set[int] = set()
         """Where the first lie: one that lies where another does is written over by every replay of a graph."""
-        self.inside = False
-        """Whether a backward is under way: one inside it is part of it."""
 
     def follow(self, before: Stretch) -> None:
         """Begins at once where ``before`` has ended: whatever is not as it was there is worth a look, a rate too that
@@ -174,14 +172,11 @@ class Stretch:
         """None where it is gone."""
         return self._optimizer()
 
-    def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def backward(self, loss: Any) -> bool:
+        """One that starts from ``loss`` and nothing else, keeps no graph and is one of all leaves."""
         if self._at != _UPDATED or not self.open or _thread() != self.thread:
             return False
-        usual = len(args) == 4 and args[1] is args[2] is None and args[3] is False and len(kwargs) == 1
-        if not (usual and kwargs.get("inputs", 0) is None) and not _plain(args, kwargs):
-            return False
         try:
-            loss = args[0]
             if type(loss) is not _Tensor or self._current() != self._place:  # type: ignore[misc]
                 return False
             if _modes() or (loss._base is not None and not may_hold(loss)):
@@ -265,9 +260,8 @@ class Careful(Stretch):
 
     __slots__ = ()
 
-    def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def backward(self, loss: Any) -> bool:
         try:
-            loss = args[0]
             if type(loss) is not _Tensor or _thread() != self.thread:
                 return False
             at = loss.data_ptr()  # what is traced or transformed has none
@@ -279,7 +273,7 @@ class Careful(Stretch):
             if not may_hold(loss) or (self._losses and loss._version != self._version):
                 return False
             version = loss._version
-            noted = super().backward(args, kwargs)
+            noted = super().backward(loss)
         except Exception:
             return False
         if noted:
@@ -299,9 +293,9 @@ class _Timed(Stretch):
 
     __slots__ = ()
 
-    def backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def backward(self, loss: Any) -> bool:
         start = _counter()
-        noted = super().backward(args, kwargs)
+        noted = super().backward(loss)
         self.noted_ns += _counter() - start
         return noted
 
@@ -317,12 +311,6 @@ class _Timed(Stretch):
         self.noted_ns += _counter() - start
         self.__class__ = Stretch  # type: ignore[assignment]
         return noted
-
-
-def _plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a backward has no gradient to begin with, keeps no graph and is one of all leaves. It nearly always comes
-    as ``Tensor.backward`` calls it, which is told by less."""
-    return all(given is None or given is False for given in (*args[1:], *kwargs.values()))
 
 
 class Stretches:
