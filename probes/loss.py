@@ -88,10 +88,10 @@ class LossProbe(Probe):
         self._zeroed = steps.zeroed[which[-1]]
         numbers = range(step, step + len(losses))
         kept = [(loss, (at, 0, stamp), stamp) for loss, at, stamp in zip(losses, numbers, stamps, strict=True)]
-        if not all(_as_it_was(loss, steps) for loss in losses):
-            kept = [each for each in kept if _as_it_was(each[0], steps)]
+        if any(loss._version != steps.version or loss.numel() != 1 for loss in losses):  # some were written over
+            kept = [each for each in kept if each[0]._version == steps.version and each[0].numel() == 1]
         readback.keep(kept, self._later, passive=hands_off(), noted=True)
-        if len(kept) < len(losses):  # some were written over; none is held again
+        if len(kept) < len(losses):  # none is held again
             readback.holding = False
             readback.dropped += len(losses) - len(kept)
 
@@ -183,9 +183,3 @@ class LossProbe(Probe):
         self._usual += (value - self._usual) / min(self._seen, _START)
         if self._seen >= _START:
             self._alarming = max(3 * self._start, 5 * self._usual, 1e-3)
-
-
-def _as_it_was(loss: torch.Tensor, steps: Passed) -> bool:
-    """Whether a loss is what it was when it was noted, and where: of another device nobody knows the stream."""
-    where = loss.get_device()
-    return loss._version == steps.version and loss.numel() == 1 and (where == steps.device or where == -1)

@@ -599,6 +599,7 @@ def test_collectives_and_handles_that_nobody_waited_for(tmp_path: Path) -> None:
 def test_what_a_tap_makes_of_a_call_never_reaches_the_training(tap, monkeypatch):
     """Whatever goes wrong on our side, the call returns what it returned."""
     from brickprof.capture import hub
+    from brickprof.capture.desk import desk
     from brickprof.capture.taps import collectives, losses
 
     def broken(*_args, **_kwargs):
@@ -606,7 +607,7 @@ def test_what_a_tap_makes_of_a_call_never_reaches_the_training(tap, monkeypatch)
 
     for name in ("emit", "tell"):
         monkeypatch.setattr(hub, name, broken)
-    monkeypatch.setattr(hub, "listening", True)
+    monkeypatch.setattr(desk, "listening", True)
     monkeypatch.setattr(hub, "sessions", [object()])
     if tap == "losses":
         watched = losses._tap(lambda input, target, reduction="mean": input + target, name="mse")

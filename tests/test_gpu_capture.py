@@ -12,6 +12,7 @@ import time
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import brickprof
 from brickprof.capture.fused import Fused
@@ -392,6 +393,30 @@ def test_losses_that_are_only_noted_are_those_of_the_script(tmp_path, stretched,
     alone = model(width=64)
     assert fed(alone, 600) == losses
     assert all(torch.equal(a, b) for a, b in zip(alone.parameters(), net.parameters(), strict=True))
+
+
+class Again(torch.nn.Module):
+    """A block that is computed anew in the backward, by a backward of its own inside it."""
+
+    def __init__(self, block) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x):
+        return checkpoint(self.block, x.requires_grad_(), use_reentrant=True)
+
+
+def test_a_backward_inside_another_is_no_step_of_its_own(tmp_path, stretched):
+    def made():
+        net = model(width=64)
+        net[0] = torch.nn.Sequential(net[0][0], Again(net[0][1:]))
+        return net
+
+    net = made()
+    with brickprof.attach(net, out=tmp_path, level="light", overhead="0.01%") as bp:
+        losses = fed(net, 600)
+    assert sum(stretched) > 200 and told(bp.folder) == dict(enumerate(losses))
+    assert fed(made(), 600) == losses
 
 
 def test_a_graph_that_is_captured_in_between_has_nothing_of_ours(tmp_path, stretched):

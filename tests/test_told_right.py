@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import threading
 from collections import Counter
@@ -391,3 +392,89 @@ def test_updates_that_differentiate_are_one_step_each(tmp_path, stretches):
         run = recorded(tmp_path / str(most), Closes(), most=most)
         ends.append(next(event.fields for event in run.events.itertuples() if event.kind == "exit"))
     assert stretches and [(end["steps"], end["updates"]) for end in ends] == [(STEPS, STEPS)] * 2
+
+
+# -- what somebody else has put in the place of torch's own
+
+
+class Forwarded:
+    """What libraries wrap functions in that look like them from every side: attributes, code, signature."""
+
+    def __init__(self, wrapped, does) -> None:
+        self.__dict__.update(vars(wrapped), __wrapped__=wrapped, _does=does)
+        for name in ("__code__", "__name__", "__qualname__", "__module__", "__defaults__"):
+            self.__dict__[name] = getattr(wrapped, name)
+
+    def __get__(self, owner, kind):
+        return self if owner is None else functools.partial(self, owner)
+
+    def __call__(self, *args, **kwargs):
+        return self._does(self.__wrapped__, args, kwargs)
+
+
+def keeps_zeros(wrapped, args, kwargs):
+    kwargs["set_to_none"] = False
+    return wrapped(*args, **kwargs)
+
+
+def by_torchs_decorator(wrapped):
+    def zero_grad(self, set_to_none=False):
+        return wrapped(self, set_to_none)
+
+    return torch.no_grad()(zero_grad)
+
+
+@pytest.fixture
+def bare():
+    """torch as it is, before anybody is attached."""
+    patches.uninstall()
+    yield
+    patches.uninstall()
+
+
+def test_functions_of_torch_are_known_by_their_parameters(bare):
+    for owner, name in (
+        (torch.autograd, "backward"),
+        (torch.optim.Optimizer, "zero_grad"),
+        (nn.Module, "zero_grad"),
+        (clip_grad, "_clip_grads_with_norm_"),
+        (torch.optim.lr_scheduler.LRScheduler, "step"),
+    ):
+        there = owner.__dict__[name]
+        patches.install()
+        assert owner.__dict__[name].__code__.co_name == "lean", name
+        patches.uninstall()
+        assert owner.__dict__[name] is there
+
+
+@pytest.mark.parametrize("theirs", [lambda wrapped: Forwarded(wrapped, keeps_zeros), by_torchs_decorator])
+def test_what_is_not_torchs_gets_what_it_was_given(bare, monkeypatch, theirs):
+    monkeypatch.setattr(torch.optim.Optimizer, "zero_grad", theirs(torch.optim.Optimizer.zero_grad))
+    patches.install()
+    net = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(torch.ones(1, 2)).sum().backward()
+    optimizer.zero_grad()
+    assert net.weight.grad.tolist() == [[0.0, 0.0]]
+    patches.uninstall()
+
+
+@pytest.mark.parametrize("how", ["given", "forwarded"])
+def test_a_backward_that_is_not_torchs_gets_what_it_was_given(bare, monkeypatch, how):
+    seen, original = [], torch.autograd.backward
+
+    def does(wrapped, args, kwargs):
+        seen.append((len(args), kwargs))
+        return wrapped(*args, **kwargs)
+
+    made = Forwarded(original, does)
+    if how == "given":
+        made = functools.wraps(original)(lambda *args, **kwargs: does(original, args, kwargs))
+    monkeypatch.setattr(torch.autograd, "backward", made)
+    patches.install()
+    weight = torch.ones(2, requires_grad=True)
+    torch.autograd.backward(weight.sum(), retain_graph=True)
+    torch.autograd.backward(tensors=[weight.sum()])
+    patches.uninstall()
+    assert weight.grad.tolist() == [2.0, 2.0]
+    assert [(count, sorted(kwargs)) for count, kwargs in seen] == [(1, ["retain_graph"]), (0, ["tensors"])]

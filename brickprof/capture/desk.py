@@ -41,7 +41,8 @@ class Desk:
         self.owner, self._since = owner, self.zeroed - 1 - self._clears.get(owner, 0)
 
     def clears(self, owner: int) -> int:
-        """How often ``owner`` has cleared gradients."""
+        """How often ``owner`` has cleared gradients. Where two threads do at the very same time, one may get the
+        other's."""
         return self.zeroed - self._since if owner == self.owner else self._clears.get(owner, 0)
 
     def passed(self, optimizer: int, before: int, zeroed: int) -> None:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from brickprof.capture.vigil import Norms
 
 _undo: list[Callable[[], None]] = []
 _TORCH = torch.__file__.removesuffix("__init__.py")
+_REQUIRED = inspect.Parameter.empty
 _first_call: Any = None
 _counter = time.perf_counter_ns
 _thread = threading.get_ident
@@ -37,10 +39,8 @@ _traced = torch.compiler.is_dynamo_compiling
 """The same, and less: it knows nothing of exports and of what a compiler's own code calls. It is the cheapest of what
 torch has to tell, and asked several times in every step, in no cache."""
 
-
-def _inside_another() -> bool:
-    """Whether a backward is under way in this thread: one inside it is part of it."""
-    return bool(torch._C._current_graph_task_id() != -1)
+_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+"""Of the backward that is under way in this thread: one inside it is part of it. -1 where none is."""
 
 
 def install() -> None:
@@ -72,13 +72,21 @@ def installed() -> bool:
     return bool(_undo)
 
 
-def _is_torchs(original: Any, *names: str) -> bool:
-    """Whether it is a function of torch itself, nobody's wrapper, with these parameters: a wrapper that spells them out
-    is called in half the time, and may hand on what nobody has given."""
-    code = getattr(original, "__code__", None)
-    if code is None or not code.co_filename.startswith(_TORCH):
+def _is_torchs(original: Any, **defaults: Any) -> bool:
+    """Whether it is a function of torch itself, all the way down, with these parameters: a wrapper that spells them out
+    is called in half the time, and may hand on what nobody has given. Somebody else's may understand that otherwise."""
+    try:
+        inner = original
+        while "__wrapped__" in vars(inner) and _is_function_of_torch(inner):
+            inner = inner.__wrapped__
+        found = [(name, each.default) for name, each in inspect.signature(original).parameters.items()]
+        return _is_function_of_torch(inner) and found == list(defaults.items())
+    except Exception:
         return False
-    return tuple(inspect.signature(original).parameters) == names
+
+
+def _is_function_of_torch(found: Any) -> bool:
+    return type(found) is FunctionType and found.__code__.co_filename.startswith(_TORCH)
 
 
 def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
@@ -113,12 +121,10 @@ def _is_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def _patch_autograd() -> None:
     def backward(original: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if _traced():
-                return original(*args, **kwargs)
-            stretch = desk.stretch
-            if stretch is not None:
-                if (_is_plain(args, kwargs) and stretch.backward(args[0])) or _inside_another():
+        def send(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            """One that no stretch has noted."""
+            if desk.stretch is not None:
+                if _task() != -1:
                     return original(*args, **kwargs)
                 hub.settle()
             losses = _losses(args, kwargs)
@@ -140,6 +146,14 @@ def _patch_autograd() -> None:
             finally:
                 hub.send("backward_end", losses, ok)
 
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if _traced():
+                return original(*args, **kwargs)
+            stretch = desk.stretch
+            if stretch is not None and _is_plain(args, kwargs) and stretch.backward(args[0]):
+                return original(*args, **kwargs)
+            return send(args, kwargs)
+
         def lean(
             tensors: Any,
             grad_tensors: Any = None,
@@ -159,11 +173,19 @@ def _patch_autograd() -> None:
                     or inputs is not None
                     or not stretch.backward(tensors)
                 ):
-                    return call(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+                    return send((tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs), {})
             return original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
 
-        names = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
-        return lean if _is_torchs(original, *names) else call
+        known = _is_torchs(
+            original,
+            tensors=_REQUIRED,
+            grad_tensors=None,
+            retain_graph=None,
+            create_graph=False,
+            grad_variables=None,
+            inputs=None,
+        )
+        return lean if known else call
 
     def grad(original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -219,7 +241,7 @@ def _patch_optimizers() -> None:
                     hub.emit("zero_grad", self, bool(set_to_none))
             return result
 
-        return lean if _is_torchs(original, "self", "set_to_none") else call
+        return lean if _is_torchs(original, self=_REQUIRED, set_to_none=True) else call
 
     _replace(optimizer.Optimizer, "add_param_group", add_param_group)
     _replace(optimizer.Optimizer, "zero_grad", zero_grad)
@@ -289,7 +311,8 @@ def _patch_clipping() -> None:
                 return original(parameters, max_norm, total_norm, foreach)
             return call(parameters, max_norm, total_norm, foreach)
 
-        return lean if _is_torchs(original, "parameters", "max_norm", "total_norm", "foreach") else call
+        given = dict.fromkeys(("parameters", "max_norm", "total_norm"), _REQUIRED)
+        return lean if _is_torchs(original, **given, foreach=None) else call
 
     def value(original: Any) -> Any:
         def call(parameters: Any, clip_value: Any, *args: Any, **kwargs: Any) -> Any:
@@ -417,7 +440,7 @@ def _patch_schedulers() -> None:
                     hub.emit("scheduled", self)
             return result
 
-        return lean if _is_torchs(original, "self", "epoch") else call
+        return lean if _is_torchs(original, self=_REQUIRED, epoch=None) else call
 
     def judge(original: Any) -> Any:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -69,8 +69,6 @@ class Passed(NamedTuple):
     began: Sequence[int]
     """Each with the update before it."""
     losses: Sequence[torch.Tensor]
-    device: int
-    """That they are on, unless some are not."""
     version: int
     """Of every loss, when it was differentiated: one that has another now was written over since."""
     stamps: Sequence[int]
@@ -179,6 +177,8 @@ class Stretch:
         try:
             if type(loss) is not _Tensor or self._current() != self._place:  # type: ignore[misc]
                 return False
+            if loss.get_device() != self._device:
+                return False
             if _modes() or (loss._base is not None and not may_hold(loss)):
                 return False
             self._passed.append((self._began, loss.detach(), _counter(), desk.zeroed))
@@ -239,9 +239,7 @@ class Stretch:
         began, losses, counted, zeroed = zip(*self._passed, strict=True) if self._passed else ((),) * 4
         fetched = _counter() if self.fetched and self._at == _UPDATED else 0
         stamps, key = [at + OFFSET for at in counted], self._key or (0, 0)
-        steps = Passed(
-            began, losses, self._device, self._version, stamps, zeroed, key, self._norms, self._rates, fetched
-        )
+        steps = Passed(began, losses, self._version, stamps, zeroed, key, self._norms, self._rates, fetched)
         if self._rates:
             desk.passed(self.whose, self._cleared, self._zeroed)
         lane, elsewhere = self._lane, self._current is not None and self._current() != self._place
