@@ -20,6 +20,7 @@ from train_case import CASES, Training
 
 from brickprof.capture import hub
 
+REPORT_EVERY = 6
 UNTIMED_STEPS = 3
 """After a switch: what the other side left in the device's queue and in flight."""
 
@@ -77,10 +78,16 @@ def main() -> None:
             spent += switch.spent - before
         rounds.append(walls)
         busy.append(cpus)
+        if not len(rounds) % REPORT_EVERY:
+            print(f"{len(rounds)} rounds, {_found(rounds, busy, spent)}", flush=True)
     switch.turn(True)
+    step = sum(walls["plain"] for walls in rounds) / len(rounds) / steps
+    print(f"{args.case}, {len(rounds)} rounds of {steps} steps of {1e3 * step:.2f} ms: {_found(rounds, busy, spent)}")
+
+
+def _found(rounds: list[dict[str, float]], busy: list[dict[str, float]], spent: int) -> str:
     plain = sum(walls["plain"] for walls in rounds)
-    print(
-        f"{args.case}, {len(rounds)} rounds of {steps} steps of {1e3 * plain / steps / len(rounds):.2f} ms: "
+    return (
         f"watched / plain {_ratio(rounds, 'watched')}, A/A {_ratio(rounds, 'again')}; "
         f"CPU {_ratio(busy, 'watched')}, A/A {_ratio(busy, 'again')}; own account {spent / 1e9 / plain:.4f}"
     )
