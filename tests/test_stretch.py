@@ -389,6 +389,24 @@ def test_a_gradient_that_breaks_in_a_stretch_is_told_in_its_own_step(tmp_path, s
     assert bool(stretches) is bool(most)
 
 
+@pytest.mark.parametrize("most", [0, 16])
+def test_a_gradient_that_breaks_in_the_last_steps_of_a_model_that_is_gone_is_told(tmp_path, stretches, tables, most):
+    training = OfDevice(breaks=STEPS - 3)
+    with brickprof.attach(training.net, out=tmp_path, overhead="0.01%") as watched:
+        idle = watched._session.idle
+        watched._session.idle = lambda step, longest, *, clips: min(idle(step, longest, clips=clips), most)
+        training.run(loader())
+        assert (desk.stretch is not None and len(desk.stretch._norms) > 2) is bool(most)
+        weight = weakref.ref(training.net.weight)
+        training.net.weight = training.net.bias = training.optimizer = None
+        gc.collect()
+        assert weight() is None
+    run = Run.open(watched.folder)
+    grads = [event for event in run.events.itertuples() if event.kind == "grad" and event.fields["broken"]]
+    assert [event.step for event in grads] == [STEPS - 3]
+    assert told(run)[-1]["readback"] == 0
+
+
 def test_a_gradient_that_leaps_in_a_stretch_is_told_under_its_step_and_time(tmp_path, stretches, tables):
     run, anomalies, _ = judged(tmp_path, OfDevice(jumps=310), 16)
     assert stretches and [event.step for event in anomalies] == [310]

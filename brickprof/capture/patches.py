@@ -502,8 +502,6 @@ def _patch_scaler() -> None:
 def _patch_loader() -> None:
     def fetch(original: Any) -> Any:
         def call(self: Any) -> Any:
-            if not hub.sessions:
-                return original(self)
             stretch = desk.stretch
             if stretch is not None:
                 noted = stretch.open and stretch.thread == _thread()
@@ -515,6 +513,8 @@ def _patch_loader() -> None:
                     except StopIteration:
                         hub.ran_out(self)
                         raise
+            if not hub.sessions:
+                return original(self)
             if not hub.passes("pass_fetch"):
                 hub.send("fetch_begin", self)
             if not desk.listening and not hub.every_batch:

@@ -92,6 +92,12 @@ class Names:
         one, last = self._parameters[0](), self._parameters[-1]()
         return one is not None and id(one) == first and last is not None and (not parameters or last is parameters[-1])
 
+    def stand_for(self, first: int) -> bool:
+        """Whether they begin with the one whose id is ``first``, or began: a model that is gone before the run is over
+        has left the last it did to us."""
+        one = self._parameters[0]()
+        return one is None or id(one) == first
+
     def parameters(self) -> list[torch.Tensor]:
         """All of them; nothing where one is gone."""
         alive = [parameter for each in self._parameters if (parameter := each()) is not None]
@@ -219,8 +225,8 @@ class Vigil:
             return  # tables tell what is told
         part = slice(which.start, which.stop)
         clips = list(zip(range(step, step + len(which)), steps.stamps[part], steps.norms[part], strict=True))
-        known = self._known_as(steps.key, ())
-        if known is not None and known.alike and known.whole:
+        known = self._known.get(steps.key)
+        if known is not None and known.alike and known.whole and known.names.stand_for(steps.key[0]):
             self._hold(clips, known.names, passive=hands_off())
         else:
             self._session.readback.dropped += len(clips)
