@@ -286,15 +286,10 @@ def _patch_clipping() -> None:
     def apply(original: Any) -> Any:
         """torch's second half of clipping: the norm is known, the gradients are still whole."""
 
-        def call(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
-            if _traced() or (desk.stretch is not None and not desk.takes_norms):
-                return original(parameters, max_norm, total_norm, *args, **kwargs)
-            stretch = desk.stretch
-            if type(parameters) is not list:
-                parameters = _as_list(parameters)
-            norms = _norms(total_norm) if desk.takes_norms else None
-            if stretch is not None and stretch.clipped(parameters, norms):
-                return original(parameters, max_norm, total_norm, *args, **kwargs)
+        def send(
+            norms: Norms | None, parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any
+        ) -> Any:
+            """One that no stretch has noted."""
             hub.keep_vigil(parameters, clipping=True, norms=norms)
             if not desk.listening:
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
@@ -306,10 +301,29 @@ def _patch_clipping() -> None:
             hub.emit("clip_end", fields, total_norm)
             return result
 
+        def call(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
+            if _traced():
+                return original(parameters, max_norm, total_norm, *args, **kwargs)
+            stretch = desk.stretch
+            if stretch is not None and not desk.takes_norms:
+                return original(parameters, max_norm, total_norm, *args, **kwargs)
+            if type(parameters) is not list:
+                parameters = _as_list(parameters)
+            norms = _norms(total_norm) if desk.takes_norms else None
+            if stretch is not None and stretch.clipped(parameters, norms):
+                return original(parameters, max_norm, total_norm, *args, **kwargs)
+            return send(norms, parameters, max_norm, total_norm, *args, **kwargs)
+
         def lean(parameters: Any, max_norm: Any, total_norm: Any, foreach: Any = None) -> Any:
-            if _traced() or (desk.stretch is not None and not desk.takes_norms):
-                return original(parameters, max_norm, total_norm, foreach)
-            return call(parameters, max_norm, total_norm, foreach)
+            if not _traced():
+                stretch = desk.stretch
+                if stretch is None or desk.takes_norms:
+                    if type(parameters) is not list:
+                        parameters = _as_list(parameters)
+                    norms = _norms(total_norm) if desk.takes_norms else None
+                    if stretch is None or not stretch.clipped(parameters, norms):
+                        return send(norms, parameters, max_norm, total_norm, foreach)
+            return original(parameters, max_norm, total_norm, foreach)
 
         given = dict.fromkeys(("parameters", "max_norm", "total_norm"), _REQUIRED)
         return lean if _is_torchs(original, **given, foreach=None) else call
@@ -338,9 +352,7 @@ def _patch_clipping() -> None:
 
 def _norm_type() -> Any:
     """Which norm the clip under way has computed: it says so to nobody but itself."""
-    frame = sys._getframe(2)
-    if frame.f_code.co_filename == __file__:  # the shorter way to us
-        frame = frame.f_back or frame
+    frame = sys._getframe(3)
     return frame.f_locals.get("norm_type") if frame.f_code.co_name == "clip_grad_norm_" else None
 
 

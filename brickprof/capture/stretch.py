@@ -48,7 +48,7 @@ _WAIT = 16
 _LONGEST = 4096
 _NOTED_NS = 30_000
 """What the signals of a step are taken to cost that are only noted, until some were timed."""
-_AROUND, _AROUND_NORMS = 1.4, 1.8
+_AROUND, _AROUND_NORMS = 1.25, 1.6
 """So many times that is what it takes with all that is patched into torch for it, which asks no clock; and where the
 norms of a clip are caught."""
 _TIMED = 9
