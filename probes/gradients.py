@@ -174,6 +174,7 @@ class GradientsProbe(Probe):
         """The norm of all gradients of a step was not finite, and these are the norms of each."""
         of = self._whose(names)
         if of is None or len(of.entries) != len(norms):
+            self.session.readback.dropped += 1  # the model is gone, and nobody had asked for its names
             return
         numbers = [entry.number for entry in of.entries]
         broken = [

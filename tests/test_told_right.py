@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import functools
+import gc
 import math
+import sys
 import threading
+import time
 from collections import Counter
 
 import pytest
@@ -18,6 +22,7 @@ import brickprof
 from brickprof.capture import hub, patches
 from brickprof.capture.desk import Desk, desk
 from brickprof.capture.session import Session
+from brickprof.capture.vigil import Names, ends_of
 from tests.test_stretch import STEPS, Placed, Training, loader, recorded, stretches
 
 __all__ = ["stretches"]
@@ -457,6 +462,66 @@ def test_what_is_not_torchs_gets_what_it_was_given(bare, monkeypatch, theirs):
     optimizer.zero_grad()
     assert net.weight.grad.tolist() == [[0.0, 0.0]]
     patches.uninstall()
+
+
+def test_losses_that_can_be_gone_through_only_once_are_left_to_torch(tmp_path):
+    weight = nn.Parameter(torch.ones(2))
+    with brickprof.attach(nn.ParameterList([weight]), out=tmp_path):
+        torch.autograd.backward(each for each in (weight.sum(), 2 * weight.sum()))
+    assert weight.grad.tolist() == [3.0, 3.0]
+
+
+def test_a_clip_that_is_not_torchs_gets_what_it_was_given(bare, monkeypatch, tmp_path):
+    seen, original = [], nn.utils.clip_grads_with_norm_
+
+    @functools.wraps(original)
+    def theirs(parameters, *args, **kwargs):
+        seen.append(parameters)
+        return original(parameters.parameters() if isinstance(parameters, nn.Module) else parameters, *args, **kwargs)
+
+    monkeypatch.setattr(nn.utils, "clip_grads_with_norm_", theirs)
+    net = nn.Linear(2, 1)
+    net(torch.ones(1, 2)).sum().backward()
+    with brickprof.attach(net, out=tmp_path, level="deep"):
+        for given in (net, net.weight, (net.weight, net.bias), [net.weight]):
+            nn.utils.clip_grads_with_norm_(given, 1.0, torch.tensor(5.0))
+            assert seen.pop() is given
+        nn.utils.clip_grads_with_norm_((each for each in (net.weight, net.bias)), 1.0, torch.tensor(5.0))
+        assert seen.pop() == [net.weight, net.bias]
+        nn.utils.clip_grad_value_({"w": net.weight}.values(), 1.0)
+
+
+def test_a_clip_that_nobody_called_has_no_norm_to_name(tmp_path):
+    """Straight from C: there is no frame before ours."""
+    net = nn.Linear(2, 1)
+    net(torch.ones(1, 2)).sum().backward()
+    broken = []
+    hook, sys.unraisablehook = sys.unraisablehook, broken.append
+    try:
+        with brickprof.attach(net, out=tmp_path, level="deep"):
+            _thread.start_new_thread(nn.utils.clip_grads_with_norm_, (list(net.parameters()), 1.0, torch.tensor(5.0)))
+            for _ in range(200):
+                if broken or abs(float(net.bias.grad) - 0.2) < 1e-3:
+                    break
+                time.sleep(0.05)
+            time.sleep(0.2)
+    finally:
+        sys.unraisablehook = hook
+    assert not broken and abs(float(net.bias.grad) - 0.2) < 1e-3
+
+
+def test_parameters_are_known_when_they_are_gone_and_others_lie_there():
+    made = [nn.Parameter(torch.ones(1)) for _ in range(3)]
+    names, ends = Names(made), ends_of(made)
+    others = [nn.Parameter(torch.ones(1)) for _ in range(3)]
+    assert names.end_with(ends) and not names.end_with(None)
+    assert not names.end_with(ends_of(others)) and not names.end_with(ends_of([made[0], others[1]]))
+    del made
+    gc.collect()
+    assert ends[0]() is None and names.end_with(ends)
+    for _ in range(64):  # some of them where the others were
+        others.append(nn.Parameter(torch.ones(1)))
+        assert not names.end_with(ends_of(others[-1:]))
 
 
 @pytest.mark.parametrize("how", ["given", "forwarded"])

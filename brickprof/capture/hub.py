@@ -138,8 +138,9 @@ def ran_out(iterator: Any) -> None:
     """There was no batch any more: no step has begun with it."""
     global exhausted
     exhausted = _drawn_by(iterator)
-    if desk.stretch is not None:
-        desk.stretch.fetched = False
+    under_way = desk.stretch  # another thread may end it meanwhile
+    if under_way is not None:
+        under_way.fetched = False
 
 
 def _drawn_by(iterator: Any) -> int:

@@ -12,7 +12,7 @@ import inspect
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -76,9 +76,7 @@ def _is_torchs(original: Any, **defaults: Any) -> bool:
     """Whether it is a function of torch itself, all the way down, with these parameters: a wrapper that spells them out
     is called in half the time, and may hand on what nobody has given. Somebody else's may understand that otherwise."""
     try:
-        inner = original
-        while "__wrapped__" in vars(inner) and _is_function_of_torch(inner):
-            inner = inner.__wrapped__
+        inner = inspect.unwrap(original, stop=lambda layer: not _is_function_of_torch(layer))
         found = [(name, each.default) for name, each in inspect.signature(original).parameters.items()]
         return _is_function_of_torch(inner) and found == list(defaults.items())
     except Exception:
@@ -201,7 +199,10 @@ def _patch_autograd() -> None:
 
 def _losses(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     given = args[0] if args else kwargs.get("tensors", ())
-    return [given] if isinstance(given, torch.Tensor) else [t for t in given if isinstance(t, torch.Tensor)]
+    if isinstance(given, torch.Tensor):
+        return [given]
+    # What can be gone through only once is not ours to go through.
+    return [each for each in given if isinstance(each, torch.Tensor)] if isinstance(given, list | tuple) else []
 
 
 # -- optimizers
@@ -287,16 +288,22 @@ def _patch_clipping() -> None:
         """torch's second half of clipping: the norm is known, the gradients are still whole."""
 
         def send(
-            norms: Norms | None, parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any
+            ours: list[Any],
+            norms: Norms | None,
+            parameters: Any,
+            max_norm: Any,
+            total_norm: Any,
+            *args: Any,
+            **kwargs: Any,
         ) -> Any:
             """One that no stretch has noted."""
-            hub.keep_vigil(parameters, clipping=True, norms=norms)
+            hub.keep_vigil(ours, clipping=True, norms=norms)
             if not desk.listening:
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
-            hub.emit("clip_begin", parameters, total_norm)
+            hub.emit("clip_begin", ours, total_norm)
             result = original(parameters, max_norm, total_norm, *args, **kwargs)
             fields = {
-                "max_norm": max_norm, "norm_type": _norm_type(), "tensors": len(parameters), "how": "norm",
+                "max_norm": max_norm, "norm_type": _norm_type(), "tensors": len(ours), "how": "norm",
             }  # fmt: skip
             hub.emit("clip_end", fields, total_norm)
             return result
@@ -307,22 +314,22 @@ def _patch_clipping() -> None:
             stretch = desk.stretch
             if stretch is not None and not desk.takes_norms:
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
-            if type(parameters) is not list:
-                parameters = _as_list(parameters)
+            ours, parameters = _listed(parameters)
             norms = _norms(total_norm) if desk.takes_norms else None
-            if stretch is not None and stretch.clipped(parameters, norms):
+            if ours is None or (stretch is not None and stretch.clipped(ours, norms)):
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
-            return send(norms, parameters, max_norm, total_norm, *args, **kwargs)
+            return send(ours, norms, parameters, max_norm, total_norm, *args, **kwargs)
 
         def lean(parameters: Any, max_norm: Any, total_norm: Any, foreach: Any = None) -> Any:
             if not _traced():
                 stretch = desk.stretch
                 if stretch is None or desk.takes_norms:
-                    if type(parameters) is not list:
-                        parameters = _as_list(parameters)
+                    ours = parameters
+                    if type(ours) is not list:
+                        ours, parameters = _listed(parameters)
                     norms = _norms(total_norm) if desk.takes_norms else None
-                    if stretch is None or not stretch.clipped(parameters, norms):
-                        return send(norms, parameters, max_norm, total_norm, foreach)
+                    if ours is not None and (stretch is None or not stretch.clipped(ours, norms)):
+                        return send(ours, norms, parameters, max_norm, total_norm, foreach)
             return original(parameters, max_norm, total_norm, foreach)
 
         given = dict.fromkeys(("parameters", "max_norm", "total_norm"), _REQUIRED)
@@ -332,10 +339,12 @@ def _patch_clipping() -> None:
         def call(parameters: Any, clip_value: Any, *args: Any, **kwargs: Any) -> Any:
             if _compiling() or not desk.listening:
                 return original(parameters, clip_value, *args, **kwargs)
-            parameters = _as_list(parameters)
-            hub.emit("clip_begin", parameters, None)
+            ours, parameters = _listed(parameters)
+            if ours is None:
+                return original(parameters, clip_value, *args, **kwargs)
+            hub.emit("clip_begin", ours, None)
             result = original(parameters, clip_value, *args, **kwargs)
-            fields = {"max_norm": clip_value, "tensors": len(parameters), "how": "value"}
+            fields = {"max_norm": clip_value, "tensors": len(ours), "how": "value"}
             hub.emit("clip_end", fields, None)
             return result
 
@@ -352,8 +361,10 @@ def _patch_clipping() -> None:
 
 def _norm_type() -> Any:
     """Which norm the clip under way has computed: it says so to nobody but itself."""
-    frame = sys._getframe(3)
-    return frame.f_locals.get("norm_type") if frame.f_code.co_name == "clip_grad_norm_" else None
+    frame = sys._getframe(2).f_back
+    if frame is None or frame.f_code.co_name != "clip_grad_norm_":
+        return None
+    return frame.f_locals.get("norm_type")
 
 
 def _forget_norms() -> None:
@@ -427,8 +438,18 @@ def _norms(total: Any) -> Norms | None:
         return None
 
 
-def _as_list(parameters: Any) -> list[Any]:
-    return [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+def _listed(parameters: Any) -> tuple[list[Any] | None, Any]:
+    """A list of them for us, None where they are nothing that we know, and what to hand on in their place: they
+    themselves, unless they can be gone through only once."""
+    if isinstance(parameters, torch.Tensor):
+        return [parameters], parameters
+    if isinstance(parameters, Iterator):
+        ours = list(parameters)
+        return ours, ours
+    try:
+        return (list(parameters) if isinstance(parameters, Collection) else None), parameters
+    except Exception:
+        return None, parameters
 
 
 # -- schedulers, scaler, loader

@@ -27,11 +27,12 @@ from brickprof.capture.desk import desk
 from brickprof.capture.readback import may_hold
 from brickprof.capture.surroundings import static_outputs
 from brickprof.capture.tensors import on_host
+from brickprof.capture.vigil import ends_of
 from brickprof.clock import OFFSET
 
 if TYPE_CHECKING:
     from brickprof.capture.session import Session
-    from brickprof.capture.vigil import Norms
+    from brickprof.capture.vigil import Ends, Norms
 
 
 class Most(NamedTuple):
@@ -77,6 +78,8 @@ class Passed(NamedTuple):
     """How often gradients had been cleared by then."""
     key: tuple[int, int]
     """Of what was clipped: the id of the first parameter, and their number."""
+    ends: Ends | None
+    """The first and the last of them."""
     norms: Sequence[Norms]
     """What each clip has computed; nothing where that is not wanted."""
     rates: Sequence[Any]
@@ -100,9 +103,9 @@ class Stretch:
     graph lives longer for it: a training may end in the middle of a stretch, and the program go on for hours."""
 
     __slots__ = (
-        "_at", "_began", "_cleared", "_clips", "_current", "_device", "_key", "_lane", "_left", "_losses", "_norms",
-        "_number", "_optimizer", "_passed", "_place", "_rate", "_rates", "_session", "_stream", "_until", "_version",
-        "_whole", "_zeroed", "fetched", "noted_ns", "open", "thread", "waits", "whose",
+        "_at", "_began", "_cleared", "_clips", "_current", "_device", "_ends", "_key", "_lane", "_left", "_losses",
+        "_norms", "_number", "_optimizer", "_passed", "_place", "_rate", "_rates", "_session", "_stream", "_until",
+        "_version", "_whole", "_zeroed", "fetched", "noted_ns", "open", "thread", "waits", "whose",
     )  # fmt: skip
 
     def __init__(
@@ -124,6 +127,7 @@ class Stretch:
         """Whether all that is updated is clipped before, and not only a part of it."""
         self._key: tuple[int, int] | None = None
         """Of what is clipped."""
+        self._ends: Ends | None = None
         self._left = steps
         self.noted_ns = 0
         """What noting took in the step that was timed."""
@@ -158,7 +162,7 @@ class Stretch:
     def follow(self, before: Stretch) -> None:
         """Begins at once where ``before`` has ended: whatever is not as it was there is worth a look, a rate too that
         has changed between the two."""
-        self._key, self._rate = before._key, before._rate
+        self._key, self._ends, self._rate = before._key, before._ends, before._rate
 
     @property
     def done(self) -> bool:
@@ -205,7 +209,7 @@ class Stretch:
             if key != self._key:
                 if self._key is not None:
                     return False  # others than before
-                self._key = key
+                self._key, self._ends = key, ends_of(parameters)
             if norms.each.numel() != key[1]:
                 return False
             self._norms.append(norms)
@@ -239,7 +243,7 @@ class Stretch:
         began, losses, counted, zeroed = zip(*self._passed, strict=True) if self._passed else ((),) * 4
         fetched = _counter() if self.fetched and self._at == _UPDATED else 0
         stamps, key = [at + OFFSET for at in counted], self._key or (0, 0)
-        steps = Passed(began, losses, self._version, stamps, zeroed, key, self._norms, self._rates, fetched)
+        steps = Passed(began, losses, self._version, stamps, zeroed, key, self._ends, self._norms, self._rates, fetched)
         if self._rates:
             desk.passed(self.whose, self._cleared, self._zeroed)
         lane, elsewhere = self._lane, self._current is not None and self._current() != self._place

@@ -77,6 +77,15 @@ class _Clip(NamedTuple):
     each: torch.Tensor
 
 
+Ends = tuple["weakref.ref[torch.Tensor]", "weakref.ref[torch.Tensor]"]
+
+
+def ends_of(parameters: Sequence[torch.Tensor]) -> Ends:
+    """Tells parameters from all others, as long as it is kept, whether they are alive or not: there is only one such
+    reference to each."""
+    return weakref.ref(parameters[0]), weakref.ref(parameters[-1])
+
+
 class Names:
     """Whose the rows of a table are, for whoever wants to find that out once and not in every step. No parameter lives
     longer for it: what is on its way home when a training ends may stay so for long."""
@@ -92,11 +101,10 @@ class Names:
         one, last = self._parameters[0](), self._parameters[-1]()
         return one is not None and id(one) == first and last is not None and (not parameters or last is parameters[-1])
 
-    def stand_for(self, first: int) -> bool:
-        """Whether they begin with the one whose id is ``first``, or began: a model that is gone before the run is over
+    def end_with(self, ends: Ends | None) -> bool:
+        """Whether the first and the last are those, also where they are gone: a model that is, before the run is over,
         has left the last it did to us."""
-        one = self._parameters[0]()
-        return one is None or id(one) == first
+        return ends is not None and self._parameters[0] is ends[0] and self._parameters[-1] is ends[1]
 
     def parameters(self) -> list[torch.Tensor]:
         """All of them; nothing where one is gone."""
@@ -226,7 +234,7 @@ class Vigil:
         part = slice(which.start, which.stop)
         clips = list(zip(range(step, step + len(which)), steps.stamps[part], steps.norms[part], strict=True))
         known = self._known.get(steps.key)
-        if known is not None and known.alike and known.whole and known.names.stand_for(steps.key[0]):
+        if known is not None and known.alike and known.whole and known.names.end_with(steps.ends):
             self._hold(clips, known.names, passive=hands_off())
         else:
             self._session.readback.dropped += len(clips)
