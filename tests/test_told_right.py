@@ -215,7 +215,13 @@ class Clears(Training):
 def test_what_is_told_of_cleared_gradients_is_the_same(tmp_path, stretches, how):
     found = []
     for most in (0, 8):
-        run = recorded(tmp_path / str(most), Clears(how), most=most)
+        training = Clears(how)
+        owners = [id(training.optimizer), id(training.net)]
+        before, zeroed = [desk.clears(owner) for owner in owners], desk.zeroed
+        run = recorded(tmp_path / str(most), training, most=most)
+        counted = [desk.clears(owner) - count for owner, count in zip(owners, before, strict=True)]
+        by_model, ever = "model" in how, how != "never"
+        assert counted == [STEPS * (ever and not by_model), STEPS * by_model] and desk.zeroed - zeroed == STEPS * ever
         found.append(
             [
                 (event.step, event.kind, *(event.fields.get(name) for name in ("zeroed", "cleared", "updates", "held")))

@@ -23,7 +23,7 @@ Factory = Callable[[], Session | None]
 
 sessions: list[Session] = []
 norms_wanted: Callable[[], None] | None = None
-"""Called when that is so for the first time: what catches them is not there before."""
+"""Called when a session wants the norms of a clip for the first time: what catches them is not there before."""
 every_batch = False
 """Whether batches are looked at in steps that nobody looks at else: where steps are slow, for a while."""
 keeps_graph = False
@@ -86,7 +86,7 @@ def training() -> None:
 def settle(*, force: bool = False) -> None:
     """Ends the stretch under way, if any: the session learns what has passed before anything else happens.
 
-    Another thread's is only stopped, unless ``force``: until its own thread gets to it, ``stretch`` stays what it is.
+    Another thread's is only stopped, unless ``force``: until its own thread gets to it, it stays on the desk.
     One that is gone never will.
     """
     ended = desk.stretch

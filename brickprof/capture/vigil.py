@@ -97,9 +97,9 @@ class Names:
         self.found: Any = None
 
     def are(self, parameters: Sequence[torch.Tensor], first: int) -> bool:
-        """Whether they begin with the one whose id is ``first``, and end as ``parameters`` do, if given."""
+        """Whether they begin with the one whose id is ``first``, and end as ``parameters`` do."""
         one, last = self._parameters[0](), self._parameters[-1]()
-        return one is not None and id(one) == first and last is not None and (not parameters or last is parameters[-1])
+        return one is not None and id(one) == first and last is not None and last is parameters[-1]
 
     def end_with(self, ends: Ends | None) -> bool:
         """Whether the first and the last are those, also where they are gone: a model that is, before the run is over,
