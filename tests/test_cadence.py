@@ -255,11 +255,16 @@ def test_a_level_may_cost_what_it_promises_unless_somebody_says_otherwise(level:
 
 
 @pytest.mark.parametrize(
-    ("budget", "step_ns", "took", "every"),
-    [(0.01, 25e6, 13e6, 2000), (0.003, 25e6, 13e6, 4000), (0.003, 1e9, 13e6, 1000), (0.003, 1e6, 13e6, 16_000)],
+    ("level", "budget", "step_ns", "took", "every"),
+    [
+        ("standard", 0.01, 25e6, 13e6, 2000),
+        ("light", 0.003, 25e6, 5e6, 4000),
+        ("light", 0.003, 1e9, 13e6, 1000),
+        ("light", 0.003, 1e6, 13e6, 16_000),
+    ],
 )
-def test_models_are_looked_for_as_often_as_it_is_worth(budget, step_ns, took, every) -> None:
-    cadence = Cadence("light", budget)
+def test_models_are_looked_for_as_often_as_it_is_worth(level, budget, step_ns, took, every) -> None:
+    cadence = Cadence(level, budget)
     assert [step for step in range(1200) if cadence.rescans(step)] == [1, 2, 10, 100, 1000]
     cadence.typical_ns = step_ns
     cadence.rescan_took(took)

@@ -50,7 +50,7 @@ def session(typical=30e6):
     return SimpleNamespace(
         step=0, on=SimpleNamespace(blocks=False), backward_depth=0, thread=module._thread(), paid=paid,
         correct=paid.append, backlog=Backlog(), readback=readback, steps=SimpleNamespace(backwards=1), errors=failed,
-        cadence=SimpleNamespace(budget=0.01, typical_ns=typical, stride={"blocks": 8}), facts=(facts := []),
+        cadence=SimpleNamespace(budget=0.01, typical_ns=typical, ease=1.0, stride={"blocks": 8}), facts=(facts := []),
         fact=lambda kind, fields, always: facts.append((kind, fields)), is_off=lambda name: len(failed) >= 3,
         failed=lambda name, error: failed.append(error),
     )  # fmt: skip
@@ -434,3 +434,50 @@ def test_once_something_is_compiled_the_hooks_are_gone(tmp_path, monkeypatch):
         assert not watch.hooked
         train(net, 20)
         assert not watch.hooked
+
+
+@pytest.mark.parametrize(
+    ("step", "due", "stride", "expected"),
+    [
+        (20, 8, 16, 11),
+        (31, 8, 16, 0),
+        (32, 8, 16, 15),
+        (20, 8, 1, 0),
+        (10, 64, 1, 53),
+        (10, 70, 16, 69),
+        (10, 900, 4, 99),
+    ],
+)
+def test_how_long_nobody_looks_out_is_known_ahead(step, due, stride, expected):
+    net = Net()
+    watch, over, _ = watched(net)
+    watch._due, watch._stride, over.step = due, stride, step
+    watch.enter(step)
+    hooked = watch.hooked
+    ahead = watch.ahead(step, 99)
+    assert ahead == expected
+    assert watch.hooked == (0 if ahead else hooked)
+    for each in range(step + 1, step + 1 + ahead):
+        watch.enter(each)
+        assert not watch.hooked
+    watch.enter(step + 1 + ahead)
+    assert bool(watch.hooked) is (ahead < 99)
+
+
+def test_without_blocks_nobody_looks_out():
+    assert Lookout(session(), print).ahead(3, 17) == 17
+
+
+def test_where_the_whole_is_too_dear_it_is_kept_more_rarely_but_not_given_up():
+    net, over = Net(), session()
+    watch, _, _ = watched(net, over)
+    over.backlog = SimpleNamespace(cost=lambda *_, **__: 0.0, quickest=lambda _: 80_000.0)
+    watch._reckon()
+    assert watch.stride == 1
+    for ease, stride in ((0.5, 2), (0.1, 8), (0.01, 16)):
+        over.cadence.ease = ease
+        watch._reckon()
+        assert watch.stride == stride and watch._due < 16
+    over.backlog.quickest = lambda _: 10_000_000.0
+    watch._reckon()
+    assert watch._due >= 1024

@@ -21,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import brickprof
 from brickprof.capture import hub, patches
+from brickprof.capture import lookout as lookouts
 from brickprof.capture.desk import desk
 from brickprof.capture.fused import Fused, Table
 from brickprof.capture.session import Session
@@ -756,3 +757,50 @@ def test_a_clip_in_inference_mode_is_left_alone(tmp_path, stretches):
 
     recorded(tmp_path, Infers(), most=8)
     assert stretches
+
+
+class Counts:
+    """The lookout's kernel, played by torch."""
+
+    lost = ""
+
+    def __call__(self, gate, values):
+        return torch.tensor([[int(value.isnan().sum()), int(value.isinf().sum())] for value in values])
+
+    def readable(self, value):
+        return True
+
+
+class Breaks(Training):
+    """Blocks, one of which puts out a NaN in some step."""
+
+    def __init__(self, at, block) -> None:
+        super().__init__()
+        self.net = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
+        self._at, self._seen = at, 0
+        self.net[block].register_forward_hook(self._break)
+
+    def _break(self, _module, _args, output):
+        self._seen += 1
+        return output * math.nan if self._seen == self._at + 1 else output
+
+
+@pytest.mark.parametrize("at", [160, 336])
+def test_between_them_somebody_looks_out_over_the_blocks(tmp_path, stretches, monkeypatch, at):
+    monkeypatch.setattr(lookouts, "on_device", lambda tensor: True)
+    monkeypatch.setattr(lookouts, "compiled_frames", lambda: 0)
+    monkeypatch.setattr(lookouts, "Counts", Counts)
+    monkeypatch.setattr(lookouts.Lookout, "_reckon", lambda self: setattr(self, "_stride", 16))
+    counted, count = [], lookouts.Lookout._count
+    monkeypatch.setattr(
+        lookouts.Lookout, "_count", lambda self, *a: counted.append(self._session.step) or count(self, *a)
+    )
+    run = recorded(tmp_path, Breaks(at, 2), most=32)
+    events = run.events
+    found = events[events.kind == "activation"]
+    assert found.step.iloc[0] == at
+    assert run.bricks.path[run.bricks.id == found.fields.iloc[0]["brick"]].item() == "2"
+    # Every 64th step is looked at in full.
+    assert [step for step in counted if 64 < step <= at] == [step for step in range(80, at + 1, 16) if step % 64]
+    assert stretches.count(15) >= at // 32 and sum(stretches) > at // 2

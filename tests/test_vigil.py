@@ -389,7 +389,7 @@ def test_a_look_that_is_dear_in_itself_is_taken_more_rarely_and_paid_for(monkeyp
 
 
 @pytest.mark.parametrize(
-    ("level", "device", "stride"), [("standard", 150e3, 1), ("standard", 900e3, 4), ("light", 150e3, 32)]
+    ("level", "device", "stride"), [("standard", 150e3, 1), ("standard", 900e3, 4), ("light", 150e3, 64)]
 )
 def test_it_is_kept_as_often_as_the_budget_allows(monkeypatch, level, device, stride):
     ticking(monkeypatch, lambda look: 50_000)
@@ -399,7 +399,7 @@ def test_it_is_kept_as_often_as_the_budget_allows(monkeypatch, level, device, st
     assert watch.stride == stride
 
 
-@pytest.mark.parametrize(("level", "stride"), [("standard", 2), ("light", 256)])
+@pytest.mark.parametrize(("level", "stride"), [("standard", 2), ("light", 512)])
 def test_at_light_it_counts_what_comes_of_a_table_later(monkeypatch, level, stride):
     ticking(monkeypatch, lambda look: 300_000)
     watch, _ = kept(session(level), parameters(), 2000)

@@ -59,8 +59,9 @@ _AGAIN = frozenset({0, 1, 2, 4, 8, 16})
 _MOST_RENEWALS = 8
 _RESCANS = frozenset({1, 2, 10, 100})
 _RESCAN_EVERY, _RESCAN_LONGEST = 1000, 16_000
-_RESCAN_SHARE = 0.05
-"""Of the budget, to look for models anew: one that has joined may have told nobody. It takes milliseconds."""
+_RESCAN_SHARE = {"light": 0.02}
+"""Of the budget, if not a twentieth, to look for models anew: one that has joined may have told nobody. It takes
+milliseconds, and most of light's small budget goes to what is noted in every step."""
 _RECKON_STEPS = 64
 _FAR = 64
 _PLANNED = 0.8
@@ -112,8 +113,9 @@ class Cadence:
         self._wall_ns = 0.0
         self._idle: deque[float] = deque(maxlen=_WINDOW)
         """What steps cost in which nothing was looked at."""
-        self._ease = 1.0
-        """The part of the budget that the ways may plan with: less where the whole came out dearer than planned."""
+        self.ease = 1.0
+        """The part of the budget that the ways may plan with, and the lookout: less where the whole came out dearer
+        than planned."""
         self._reckoned: list[float] = [0.0, 0.0, 0]
         """Time, cost and number of the steps since the last reckoning."""
         self._passed: list[float] = [0.0, 0.0, 0]
@@ -207,7 +209,8 @@ class Cadence:
 
     def rescan_took(self, ns: float) -> None:
         """The next one comes when it is worth that."""
-        every, room = _RESCAN_EVERY, _RESCAN_SHARE * self.budget * self.typical_ns
+        share = _RESCAN_SHARE.get(self.level, 0.05)
+        every, room = _RESCAN_EVERY, share * self.budget * self.typical_ns
         while every < _RESCAN_LONGEST and ns > every * room:
             every *= 2
         self._rescan_every, self._quiet = every, 0
@@ -341,15 +344,15 @@ class Cadence:
         spared = self._credit > 0 and self.typical_ns < _TINY_STEP_NS
         budget = self._budget(step)
         if share > budget and not spared:
-            self._ease = max(self._ease * max(budget / share, 0.5), _LEAST_EASE)
+            self.ease = max(self.ease * max(budget / share, 0.5), _LEAST_EASE)
         elif share < 0.7 * budget:
-            self._ease = min(self._ease * 1.25, 1.0)
+            self.ease = min(self.ease * 1.25, 1.0)
 
     def _adapt(self, step: int) -> bool:
         self.typical_ns = self.step_ns
         budget = self._budget(step)
         planned = _PLANNED if self.typical_ns < _LONG_STEP_NS and not self.relieved else _PLANNED_LONG
-        whole = max(budget * self.typical_ns - self.idle_ns, 0.1 * budget * self.typical_ns) * planned * self._ease
+        whole = max(budget * self.typical_ns - self.idle_ns, 0.1 * budget * self.typical_ns) * planned * self.ease
         if self._credit > 0 and self.typical_ns < _TINY_STEP_NS:
             whole += _ALLOWANCE_NS * self.budget / 0.01
         left, before = whole, dict(self.stride)

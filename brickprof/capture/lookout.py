@@ -201,10 +201,15 @@ class Lookout:
 
     # -- when
 
-    @property
-    def watching(self) -> bool:
-        """Whether there are blocks that it may look at."""
-        return bool(self._posts)
+    def ahead(self, step: int, most: int) -> int:
+        """In how many of the steps behind ``step``, which is over, nobody looks out; up to ``most``."""
+        if not self._posts:
+            return most
+        due = max(self._due, step + 1)
+        steps = min(due + -due % self._stride - step - 1, most)
+        if steps and self._handles:
+            self._unhook()
+        return steps
 
     def enter(self, step: int, *, forward_done: bool = False) -> None:
         """A step begins, before its forward or behind it."""
@@ -317,10 +322,9 @@ class Lookout:
         host = self._backwards * (_USUAL * self._session.backlog.quickest(_PIECE) + self._hooks_ns)
         room = _SHARE * cadence.budget * max(cadence.typical_ns, 1.0)
         self._stride = 1
-        while self._stride <= _LONGEST and host > self._stride * room:
+        while self._stride < _LONGEST and host > self._stride * cadence.ease * room:
             self._stride *= 2
-        if self._stride > _LONGEST:
-            self._stride = _LONGEST
+        if host > _LONGEST * room:
             self._pause(_REST)
 
     def failed(self, error: Exception) -> None:

@@ -335,12 +335,7 @@ class Stretches:
             return None
         if session.pattern.lstrip("f") not in ("bcu", "bu") or session.world_size > 1 or session.step < self._from:
             return None
-        if (
-            rate_of(optimizer) is None
-            or session.expecting
-            or session.census.due
-            or (session.lookout is not None and session.lookout.watching)
-        ):
+        if session.expecting or session.census.due:
             return None
         if not session.readback.holding or static_outputs() or rate_of(optimizer) is None:
             return None  # losses that cannot be left where they are, or a rate that nobody knows
@@ -349,7 +344,10 @@ class Stretches:
             return None
         clips = "c" in session.pattern
         whole = before._whole if before is not None else clips and not session.wants(optimizer)
-        steps = session.idle(session.step, cadence.ahead(session.step, self._most.steps), clips=whole)
+        steps = cadence.ahead(session.step, self._most.steps)
+        if session.lookout is not None:
+            steps = session.lookout.ahead(session.step, steps)
+        steps = session.idle(session.step, steps, clips=whole)
         if steps <= 1:
             return None
         normed = clips and session.takes_norms

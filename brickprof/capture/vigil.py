@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from brickprof.capture.session import Session
     from brickprof.capture.stretch import Passed
 
-_SHARE = {"light": 0.1, "standard": 0.75, "deep": 1.0}
+_SHARE = {"light": 0.05, "standard": 0.75, "deep": 1.0}
 """Of the budget; the rest is for all other looks."""
 _SHARE_BESIDE_NORMS = 0.05
 """Of tables where norms tell the rest: what comes of a table later costs as much again."""
