@@ -2,7 +2,7 @@
 
 Enters: calls of the chosen modules of every model, through per-instance hooks. Leaves: block spans,
 ``activation`` events for outputs that are not finite, ``activation`` samples in sampled steps. On a device the first
-block whose output is not finite is told of every step, by a ``Lookout``.
+block whose output is not finite is told of other steps too, by a ``Lookout``: of every one, or as many as are afforded.
 
 Outputs are checked by one sum each: finite if and only if no element is NaN or Inf, but for sums that
 overflow, which the second look sorts out. Backward times come from a hook on the output tensor, which never

@@ -786,21 +786,52 @@ class Breaks(Training):
         return output * math.nan if self._seen == self._at + 1 else output
 
 
-@pytest.mark.parametrize("at", [160, 336])
-def test_between_them_somebody_looks_out_over_the_blocks(tmp_path, stretches, monkeypatch, at):
+class BreaksInEpochs(Breaks, Epochs):
+    pass
+
+
+class BreaksBetweenEvaluations(Breaks):
+    """Batches of its own, and a loader now and then to evaluate with."""
+
+    def run(self, batches):
+        for number, (x,) in enumerate([*batches]):
+            self.step(x, number)
+            if number % 50 == 40:
+                with torch.no_grad():
+                    for (y,) in loader(3):
+                        nn.functional.mse_loss(y, y)
+
+
+class BreaksWithinBatches(Breaks):
+    """Several updates with every batch."""
+
+    def run(self, batches):
+        for number, (x,) in enumerate(batches):
+            for again in range(3):
+                self.step(x, 3 * number + again)
+
+
+@pytest.mark.parametrize("kind", [Breaks, BreaksInEpochs, BreaksBetweenEvaluations, BreaksWithinBatches])
+@pytest.mark.parametrize(("at", "every"), [(160, 16), (336, 16), (340, 4), (325, 16), (333, 1)])
+def test_between_them_somebody_looks_out_over_the_blocks(tmp_path, stretches, monkeypatch, kind, at, every):
     monkeypatch.setattr(lookouts, "on_device", lambda tensor: True)
     monkeypatch.setattr(lookouts, "compiled_frames", lambda: 0)
     monkeypatch.setattr(lookouts, "Counts", Counts)
-    monkeypatch.setattr(lookouts.Lookout, "_reckon", lambda self: setattr(self, "_stride", 16))
+    monkeypatch.setattr(lookouts.Lookout, "_reckon", lambda self: setattr(self, "_stride", every))
     counted, count = [], lookouts.Lookout._count
-    monkeypatch.setattr(
-        lookouts.Lookout, "_count", lambda self, *a: counted.append(self._session.step) or count(self, *a)
-    )
-    run = recorded(tmp_path, Breaks(at, 2), most=32)
-    events = run.events
-    found = events[events.kind == "activation"]
-    assert found.step.iloc[0] == at
-    assert run.bricks.path[run.bricks.id == found.fields.iloc[0]["brick"]].item() == "2"
-    # Every 64th step is looked at in full.
-    assert [step for step in counted if 64 < step <= at] == [step for step in range(80, at + 1, 16) if step % 64]
-    assert stretches.count(15) >= at // 32 and sum(stretches) > at // 2
+
+    def counting(self, kept, losses):
+        counted.append((self._session.step, len(kept)))
+        return count(self, kept, losses)
+
+    monkeypatch.setattr(lookouts.Lookout, "_count", counting)
+    run = recorded(tmp_path, kind(at, 2), most=32)
+    # Every 64th step is looked at in full, and need not be looked at like this.
+    wanted = [step for step in range(80, at + 1, every) if step % 64]
+    assert [each for each in counted if 80 <= each[0] <= at and each[0] % 64] == [(step, 4) for step in wanted]
+    found = run.events[run.events.kind == "activation"].iloc[0]
+    if at % every == 0:
+        assert found.step == at and run.bricks.path[run.bricks.id == found.fields["brick"]].item() == "2"
+    else:  # nobody looked, and nobody is accused for it
+        assert found.step > at
+    assert every == 1 or sum(stretches) > 50

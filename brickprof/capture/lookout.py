@@ -1,5 +1,5 @@
 """A lookout over block outputs: on a device, which block was the first to put out something that is not finite, exact
-in every step.
+in every step that is looked at.
 
 Enters: the blocks of a model and, in steps that are not looked at for them, their outputs and the loss. Leaves: some
 steps later, and under the step they were taken in, how many NaN and Inf each output held where the loss was not finite.
@@ -205,14 +205,13 @@ class Lookout:
         """In how many of the steps behind ``step``, which is over, nobody looks out; up to ``most``."""
         if not self._posts:
             return most
+        if self._handles:
+            return 0
         due = max(self._due, step + 1)
-        steps = min(due + -due % self._stride - step - 1, most)
-        if steps and self._handles:
-            self._unhook()
-        return steps
+        return min(due + -due % self._stride - step - 1, most)
 
     def enter(self, step: int, *, forward_done: bool = False) -> None:
-        """A step begins, before its forward or behind it."""
+        """A step begins, before its forward or behind it, or the one before it is over."""
         if not self._posts:
             return
         if not forward_done and self._kept:

@@ -427,6 +427,7 @@ class Session:
         self.updates[number] = self.updates.get(number, 0) + count
         self.gradients_used = True
         self._rates[number] = steps.rates[-1]
+        self._look_ahead(forward_done=True)
         self._rest(wall // count, began)
 
     def begun(self, steps: Passed) -> None:
@@ -454,6 +455,8 @@ class Session:
         if self._rate_leapt(number, rate_of(optimizer)):
             self.emit("rate_leapt", optimizer)
         self.steps.optimizer_stepped(number)
+        if self.steps.over:
+            self._look_ahead()
         self._spent += _counter() - start
         return True
 
@@ -470,6 +473,8 @@ class Session:
         elif leapt:
             self.emit("rate_leapt", optimizer)
         self.steps.optimizer_stepped(number)
+        if self.steps.over:
+            self._look_ahead()
 
     def _rate_leapt(self, number: int, rate: Any) -> bool:
         last = self._rates.get(number)
@@ -514,6 +519,8 @@ class Session:
         steps.advance()
         self.step = self.trace.step = steps.number
         self.pattern = "f"
+        if self.lookout is not None:
+            self.lookout.enter(self.step)
         self._rest(wall, stamp)
         return True
 
@@ -526,10 +533,13 @@ class Session:
         self.cadence.idled(wall, spent, count)
         return wall
 
+    def _look_ahead(self, *, forward_done: bool = False) -> None:
+        """The step is over. Where the next one begins with nothing but its backward, that is too late to look out."""
+        if self.lookout is not None:
+            self.lookout.enter(self.step + 1, forward_done=forward_done)
+
     def _rest(self, wall: int, stamp: int) -> None:
         """What has to be done now and then, be it between steps that nobody looks at."""
-        if self.lookout is not None:
-            self.lookout.enter(self.step)
         self._read_back(stamp)
         if stamp >= self._publish_at:
             self._publish(wall, stamp)

@@ -71,6 +71,11 @@ class StepClock:
         self._due = self._stepped >= expected
 
     @property
+    def over(self) -> bool:
+        """Whether all that take part have made their update: whatever comes now is the next step's."""
+        return self._due
+
+    @property
     def updated(self) -> bool:
         """Whether an optimizer stepped since the step began: a batch that is fetched now is the next step's."""
         return self._due or bool(self._stepped)

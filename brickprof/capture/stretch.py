@@ -235,8 +235,19 @@ class Stretch:
         self._began = at = _counter()
         self._zeroed = desk.zeroed
         self._left -= 1
-        self.open = self._left > 0 and at < self._until
+        if self._left <= 0 or at >= self._until:
+            self._close()
         return True
+
+    def _close(self) -> None:
+        """No other step is noted. In the next one somebody may look out."""
+        self.open = False
+        session, steps = self._session, len(self._rates)
+        if session.lookout is not None:
+            try:
+                session.lookout.enter(session.step + steps + 1)
+            except Exception as error:
+                session.lookout.failed(error)
 
     def over(self) -> None:
         """Tells the session what has passed."""
@@ -336,6 +347,8 @@ class Stretches:
         if session.pattern.lstrip("f") not in ("bcu", "bu") or session.world_size > 1 or session.step < self._from:
             return None
         if session.expecting or session.census.due:
+            return None
+        if session.lookout is not None and session.lookout.ahead(session.step, 2) <= 1:
             return None
         if not session.readback.holding or static_outputs() or rate_of(optimizer) is None:
             return None  # losses that cannot be left where they are, or a rate that nobody knows
