@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import brickprof
 from brickprof.capture import lookout as module
 from brickprof.capture.backlog import Backlog
+from brickprof.capture.cadence import GROWN
 from brickprof.capture.lookout import Lookout
 
 
@@ -49,7 +50,7 @@ def session(typical=30e6):
     failed: list[Exception] = []
     return SimpleNamespace(
         step=0, on=SimpleNamespace(blocks=False), backward_depth=0, thread=module._thread(), paid=paid,
-        correct=paid.append, backlog=Backlog(), readback=readback, steps=SimpleNamespace(backwards=1), errors=failed,
+        correct=paid.append, started=(started := []), charge_start=started.append, backlog=Backlog(), readback=readback, steps=SimpleNamespace(backwards=1), errors=failed,
         cadence=SimpleNamespace(budget=0.01, typical_ns=typical, ease=1.0, stride={"blocks": 8}), facts=(facts := []),
         fact=lambda kind, fields, always: facts.append((kind, fields)), is_off=lambda name: len(failed) >= 3,
         failed=lambda name, error: failed.append(error),
@@ -291,10 +292,27 @@ def test_it_is_kept_as_often_as_the_budget_allows(monkeypatch, hook, look, strid
     for step in range(8, 8 + 64 * 8):
         stepped(watch, over, net, step=step)
     assert watch.stride == stride
-    settled = [step for step, *_ in told if step >= 256]
-    assert settled == list(range(256, 8 + 64 * 8, stride))
+    looked = [step for step, *_ in told]
+    young = [step for step in looked if step < GROWN]
+    assert young == list(range(8, GROWN)), "a young run is looked at in every step"
+    assert looked[len(young) :] == list(range(GROWN, 8 + 64 * 8, stride))
     # The hooks are paid for as well, also what torch takes to get to them: 5 of them, twice.
     assert over.paid[-1] == 2 * 5 * hook
+    # The first looks tell what one takes; from then on, those of the young run are on the account of its start.
+    assert set(over.started[16:]) == {look + 2 * 5 * hook} and len(over.started) > GROWN - 32
+    assert over.paid.count(-look) == len(over.started)
+
+
+def test_in_a_young_run_of_tiny_steps_too(monkeypatch):
+    ticking(monkeypatch, 1_000, 300_000)
+    net = Net()
+    watch, over, told = watched(net, session(typical=1e6))
+    for step in range(8, 1200):
+        stepped(watch, over, net, step=step)
+    looked = [step for step, *_ in told]
+    assert looked[: GROWN - 8] == list(range(8, GROWN))
+    assert len(looked) - (GROWN - 8) <= 16, "it fits no budget later"
+    assert watch._due > 1200
 
 
 def test_where_it_does_not_fit_at_all_no_hook_is_left(monkeypatch):
@@ -474,7 +492,7 @@ def test_where_the_whole_is_too_dear_it_is_kept_more_rarely_but_not_given_up():
     over.backlog = SimpleNamespace(cost=lambda *_, **__: 0.0, quickest=lambda _: 80_000.0)
     watch._reckon()
     assert watch.stride == 1
-    for ease, stride in ((0.5, 2), (0.1, 8), (0.01, 16)):
+    for ease, stride in ((0.5, 2), (0.1, 8), (0.01, 32)):
         over.cadence.ease = ease
         watch._reckon()
         assert watch.stride == stride and watch._due < 16

@@ -30,7 +30,7 @@ from statistics import median
 
 WAYS = ("facts", "blocks", "guard", "spans", "full")
 _SHARE = {"facts": 0.6, "blocks": 0.5, "guard": 0.5, "spans": 0.5, "full": 0.9}
-_LONGEST = {"facts": 64, "blocks": 64, "guard": 64, "spans": 256, "full": 1024}
+_LONGEST = {"facts": 64, "blocks": 64, "guard": 64, "spans": 256, "full": 4096}
 _RELIEVED = {"light": 32}
 """How many times as rarely facts, blocks and guard may be on where little is lost by that, by level, if not 4."""
 _LIGHT = frozenset({"facts", "guard"})
@@ -52,16 +52,15 @@ _CREDIT_NS = 3_000_000_000  # in all, at a budget of 1 %
 _ROW_WAYS = ("spans", "full")
 LOOKS = frozenset(1 << i for i in range(9))
 """Steps at which a young run is looked at in full, whatever the strides."""
-_GROWN = max(LOOKS) + 8
+GROWN = max(LOOKS) + 8
 """The step by which the last of these has been read back."""
 _AGAIN = frozenset({0, 1, 2, 4, 8, 16})
 """The same after something new has joined: a second optimizer, a part of the model that was replaced."""
 _MOST_RENEWALS = 8
 _RESCANS = frozenset({1, 2, 10, 100})
 _RESCAN_EVERY, _RESCAN_LONGEST = 1000, 16_000
-_RESCAN_SHARE = {"light": 0.02}
-"""Of the budget, if not a twentieth, to look for models anew: one that has joined may have told nobody. It takes
-milliseconds, and most of light's small budget goes to what is noted in every step."""
+_RESCAN_SHARE = 0.02
+"""Of the budget, to look for models anew: one that has joined may have told nobody. It takes milliseconds."""
 _RECKON_STEPS = 64
 _FAR = 64
 _PLANNED = 0.8
@@ -145,7 +144,7 @@ class Cadence:
 
     def begin(self, step: int) -> Switches:
         """The switches of ``step``."""
-        if step >= _GROWN and not self.grown:
+        if step >= GROWN and not self.grown:
             self._take_passed()
             self.grown = True
         planned = step in self.planned
@@ -209,8 +208,7 @@ class Cadence:
 
     def rescan_took(self, ns: float) -> None:
         """The next one comes when it is worth that."""
-        share = _RESCAN_SHARE.get(self.level, 0.05)
-        every, room = _RESCAN_EVERY, share * self.budget * self.typical_ns
+        every, room = _RESCAN_EVERY, _RESCAN_SHARE * self.budget * self.typical_ns
         while every < _RESCAN_LONGEST and ns > every * room:
             every *= 2
         self._rescan_every, self._quiet = every, 0

@@ -28,6 +28,7 @@ import torch
 from torch import nn
 
 from brickprof.capture import aside, models, tensors
+from brickprof.capture.cadence import GROWN
 from brickprof.capture.surroundings import compiled_frames, hands_off
 from brickprof.clock import now
 
@@ -38,7 +39,12 @@ _SHARE = 0.5
 """Of the budget: the host's work of a step for which the device has nothing to do."""
 _FIRST = 8
 """Steps before it begins: they are looked at anyway, and what will be compiled is by then."""
-_LONGEST = 16
+_LONGEST = 32
+_DEAREST = 16
+"""It fits the budget if looking out every so many steps does."""
+_YOUNG_NS = 1_000_000
+"""What a look may take in a young run, where most breaks: it is looked out in every step then, on the account of the
+start."""
 _RECKON = 16
 _USUAL = 1.25
 """A look takes so many times the quickest one."""
@@ -149,6 +155,8 @@ class Lookout:
         self._handles: list[Any] = []
         self._kept: list[_Output] = []
         self._stride = 1
+        self._grown_from = 0
+        """The step from which on that holds: before, every step is looked at."""
         self._turns = 0
         self._empty = 0
         """Steps in a row in which nothing was left that could be counted."""
@@ -208,7 +216,9 @@ class Lookout:
         if self._handles:
             return 0
         due = max(self._due, step + 1)
-        return min(due + -due % self._stride - step - 1, most)
+        if due >= self._grown_from:
+            due += -due % self._stride
+        return min(due - step - 1, most)
 
     def enter(self, step: int, *, forward_done: bool = False) -> None:
         """A step begins, before its forward or behind it, or the one before it is over."""
@@ -217,7 +227,7 @@ class Lookout:
         if not forward_done and self._kept:
             self._kept = []
             self._in_vain()
-        wanted = step >= self._due and not step % self._stride and not self._seen_anyway()
+        wanted = step >= self._due and (step < self._grown_from or not step % self._stride) and not self._seen_anyway()
         if wanted is not bool(self._handles):
             self._hook() if wanted else self._unhook()
 
@@ -308,7 +318,11 @@ class Lookout:
         ours = session.backlog.cost(_PIECE, spent, behind=behind, steady=True)
         if self.timing:
             self._hooks_ns, self.timing = _AROUND * self.inside_ns, False
-        session.correct(int(ours + self._hooks_ns) - spent)
+        if session.step < self._grown_from:
+            session.correct(-spent)
+            session.charge_start(int(ours + self._hooks_ns))
+        else:
+            session.correct(int(ours + self._hooks_ns) - spent)
         self._backwards = max(self._backwards, session.steps.backwards)
         self._turns += 1
         if self._turns % _RECKON == 1:
@@ -323,7 +337,8 @@ class Lookout:
         self._stride = 1
         while self._stride < _LONGEST and host > self._stride * cadence.ease * room:
             self._stride *= 2
-        if host > _LONGEST * room:
+        self._grown_from = GROWN if host <= _YOUNG_NS else 0
+        if host > _DEAREST * room and self._session.step >= self._grown_from:
             self._pause(_REST)
 
     def failed(self, error: Exception) -> None:

@@ -284,6 +284,10 @@ class Session:
         """Some time was booked that is not ours, or ours was not."""
         self._spent += by
 
+    def charge_start(self, spent: int) -> None:
+        """Ours, but not the step's: what only a young run gets is no measure of what follows."""
+        self._total_spent += spent
+
     def charge(self, name: str, spent: int) -> None:
         """Pays for work outside any signal (module hooks), and books it on ``name``."""
         self._spent += spent
