@@ -273,3 +273,22 @@ def test_models_are_looked_for_as_often_as_it_is_worth(level, budget, step_ns, t
     cadence.least = 1 << 20
     looked = [step for step in range(1000, 20_000) if not cadence.quiet(step)]
     assert set(range(every, 20_000, every)) <= set(looked)
+
+
+def test_what_only_a_young_run_gets_is_no_plan_for_what_follows() -> None:
+    plain, excused = Cadence("standard", 0.01), Cadence("standard", 0.01)
+    for cadence in (plain, excused):
+        for step in range(200):
+            more = 800_000.0 if cadence is excused else 0.0
+            cadence.begin(step)
+            if more:
+                cadence.excuse(step, more)
+            if step % 8:
+                cadence.idled(4_500_000.0 + more, 20_000.0)
+            else:
+                cadence.end(step, 4_500_000.0 + more, 20_000.0)
+    assert plain.typical_ns == excused.typical_ns < 5_000_000
+    assert (plain.ease, plain.stride) == (excused.ease, excused.stride)
+    share, spent, grown = excused.settled
+    assert not grown and spent - plain.settled[1] == 136 * 800_000.0  # of the steps from 64 on
+    assert share > 0.1 > plain.settled[0]

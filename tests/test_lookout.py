@@ -500,3 +500,54 @@ def test_where_the_whole_is_too_dear_it_is_kept_more_rarely_but_not_given_up():
     over.backlog.quickest = lambda _: 10_000_000.0
     watch._reckon()
     assert watch._due >= 1024
+
+
+@pytest.mark.parametrize(
+    ("step", "due", "expected"), [(20, 8, 0), (20, 41, 20), (262, 8, 0), (263, 8, 8), (264, 8, 7), (20, 300, 99)]
+)
+def test_how_long_nobody_looks_out_of_a_young_run(step, due, expected):
+    net = Net()
+    watch, over, _ = watched(net)
+    watch._due, watch._stride, watch._grown_from, over.step = due, 16, GROWN, step
+    watch.enter(step)
+    watch.prepare(step + 1)
+    assert watch.ahead(step, 99) == expected
+    for each in range(step + 1, step + 1 + expected):
+        watch.enter(each)
+        assert not watch.hooked
+    watch.enter(step + 1 + expected)
+    assert bool(watch.hooked) is (expected < 99)
+
+
+def test_a_batch_that_is_fetched_behind_the_forward_loses_no_output():
+    net = Net()
+    watch, over, told = watched(net)
+    for step in range(8, 60):
+        watch.prepare(step)
+        loss = net(torch.ones(2, 4)).sum()
+        over.step = step
+        watch.enter(step)  # the batch of the next step is asked for already
+        watch.backward([loss])
+        loss.backward()
+    assert len(told) == 52 and all(len(seen) == 4 for *_, seen, _ in told) and watch.hooked
+
+
+def test_outputs_that_nobody_differentiates_are_no_reason_to_go_on():
+    net = Net()
+    watch, over, told = watched(net)
+    for step in range(8, 60):
+        over.step = step
+        watch.prepare(step)
+        net(torch.ones(2, 4))
+        watch.enter(step)
+    assert told == [] and not watch.hooked
+
+
+def test_outputs_that_are_gone_make_room_for_others():
+    net = Net()
+    watch, _, told = watched(net)
+    for _ in range(200):
+        net(torch.ones(2, 4))
+    loss = net(torch.ones(2, 4)).sum()
+    watch.backward([loss])
+    assert [len(seen) for *_, seen, _ in told] == [4]  # nobody holds what is only summed

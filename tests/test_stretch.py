@@ -797,9 +797,10 @@ class BreaksBetweenEvaluations(Breaks):
         for number, (x,) in enumerate([*batches]):
             self.step(x, number)
             if number % 50 == 40:
+                self._seen -= 3  # not counted
                 with torch.no_grad():
                     for (y,) in loader(3):
-                        nn.functional.mse_loss(y, y)
+                        self.loss(y)
 
 
 class BreaksWithinBatches(Breaks):
@@ -834,4 +835,20 @@ def test_between_them_somebody_looks_out_over_the_blocks(tmp_path, stretches, mo
         assert found.step == at and run.bricks.path[run.bricks.id == found.fields["brick"]].item() == "2"
     else:  # nobody looked, and nobody is accused for it
         assert found.step > at
+    if every == 16 and kind is not BreaksBetweenEvaluations:
+        assert stretches.count(15) >= at // 48
     assert every == 1 or sum(stretches) > 50
+
+
+def test_of_a_young_run_every_block_is_known(tmp_path, stretches, monkeypatch):
+    monkeypatch.setattr(lookouts, "on_device", lambda tensor: True)
+    monkeypatch.setattr(lookouts, "compiled_frames", lambda: 0)
+    monkeypatch.setattr(lookouts, "Counts", Counts)
+    monkeypatch.setattr(lookouts, "_YOUNG_NS", 1e12)  # however busy the machine is
+    charged, charge = [], Session.charge_start
+    monkeypatch.setattr(Session, "charge_start", lambda self, ns: charged.append(ns) or charge(self, ns))
+    run = recorded(tmp_path, Breaks(175, 1), most=32)
+    found = run.events[run.events.kind == "activation"].iloc[0]
+    assert found.step == 175 and run.bricks.path[run.bricks.id == found.fields["brick"]].item() == "1"
+    end = run.events[run.events.kind == "exit"].iloc[0].fields
+    assert len(charged) > 100 and end["first_seconds"] > sum(charged) / 1e9

@@ -128,6 +128,8 @@ class Cadence:
         """Time and cost of the steps after the first ones, as long as a young run's looks are made."""
         self._settled = [0.0, 0.0]
         """The same since then."""
+        self._excused = 0.0
+        """What the step under way has taken of that."""
         self.grown = False
         """Whether they have all been made."""
         self._floor = 1
@@ -264,6 +266,7 @@ class Cadence:
 
     def end(self, step: int, wall_ns: float, spent_ns: float) -> bool:
         """A step is over; True when a stride changed. ``wall_ns`` includes ``spent_ns``."""
+        wall_ns, self._excused = wall_ns - self._excused, 0.0
         if _FIRST_STEPS <= step <= self.deep_until:
             self._deep.append(spent_ns)
         if step < _FIRST_STEPS or step <= self.deep_until or step in self.planned:
@@ -310,9 +313,16 @@ class Cadence:
     def idled(self, wall_ns: float, spent_ns: float, steps: int = 1) -> None:
         """Steps passed in which nothing was looked at. Counted in two sums: even a median would be dear here."""
         passed = self._passed
-        passed[0] += wall_ns - spent_ns
+        passed[0] += wall_ns - spent_ns - self._excused
         passed[1] += spent_ns
         passed[2] += steps
+        self._excused = 0.0
+
+    def excuse(self, step: int, ns: float) -> None:
+        """``ns`` of ``step`` went to what only a young run gets: no plan is made by it."""
+        self._excused += ns
+        if step >= EARLIEST and not self.grown:
+            self._young[1] += ns
 
     def _take_passed(self) -> None:
         """Steps in which nothing was looked at, since the last one that was."""

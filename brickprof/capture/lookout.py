@@ -162,6 +162,8 @@ class Lookout:
         """Steps in a row in which nothing was left that could be counted."""
         self._due = _FIRST
         """The step from which on somebody looks out."""
+        self._entered = -1
+        """The last that has begun, or is about to: what was kept since then is of it."""
         self._blind = False
         self._hooks_ns = 0.0
         self._backwards = 1
@@ -221,15 +223,23 @@ class Lookout:
         return min(due - step - 1, most)
 
     def enter(self, step: int, *, forward_done: bool = False) -> None:
-        """A step begins, before its forward or behind it, or the one before it is over."""
+        """A step begins, before its forward or behind it."""
         if not self._posts:
             return
-        if not forward_done and self._kept:
+        if not forward_done and self._kept and step != self._entered:
             self._kept = []
             self._in_vain()
+        self._entered = step
         wanted = step >= self._due and (step < self._grown_from or not step % self._stride) and not self._seen_anyway()
         if wanted is not bool(self._handles):
             self._hook() if wanted else self._unhook()
+
+    def prepare(self, step: int) -> None:
+        """The step before ``step`` is over; what is put out from now on is of that one. Never raises."""
+        try:
+            self.enter(step)
+        except Exception as error:
+            self.failed(error)
 
     def _seen_anyway(self) -> bool:
         """Whether outputs are looked at in every step."""
@@ -245,7 +255,9 @@ class Lookout:
             return
         kept, given, pointer = self._kept, args[0] if args else None, found.data_ptr()
         if len(kept) >= _MOST_KEPT:
-            return
+            kept[:] = [each for each in kept if each.value() is not None]
+            if len(kept) >= _MOST_KEPT:
+                return
         follows = bool(kept) and type(given) is torch.Tensor and given.data_ptr() == kept[-1].pointer
         stream = _stream(found.get_device())
         kept.append(_Output(weakref.ref(found), found._version, pointer, stream, brick, follows))

@@ -272,6 +272,8 @@ def _optimizer_end(stepping: Any, _args: Any, _kwargs: Any) -> None:
     if not _traced():
         stretch = desk.stretch
         if stretch is not None and stretch.updated(stepping):
+            if not stretch.open:
+                stretch.close()
             return
         desk.updated[id(stepping)] = desk.clears(id(stepping))
         if hub.passes("pass_update", stepping):

@@ -287,6 +287,7 @@ class Session:
     def charge_start(self, spent: int) -> None:
         """Ours, but not the step's: what only a young run gets is no measure of what follows."""
         self._total_spent += spent
+        self.cadence.excuse(self.step, spent)
 
     def charge(self, name: str, spent: int) -> None:
         """Pays for work outside any signal (module hooks), and books it on ``name``."""
@@ -431,7 +432,8 @@ class Session:
         self.updates[number] = self.updates.get(number, 0) + count
         self.gradients_used = True
         self._rates[number] = steps.rates[-1]
-        self._look_ahead(forward_done=True)
+        if self.lookout is not None:
+            self.lookout.prepare(self.step + 1)
         self._rest(wall // count, began)
 
     def begun(self, steps: Passed) -> None:
@@ -459,8 +461,7 @@ class Session:
         if self._rate_leapt(number, rate_of(optimizer)):
             self.emit("rate_leapt", optimizer)
         self.steps.optimizer_stepped(number)
-        if self.steps.over:
-            self._look_ahead()
+        self._look_ahead()
         self._spent += _counter() - start
         return True
 
@@ -477,8 +478,7 @@ class Session:
         elif leapt:
             self.emit("rate_leapt", optimizer)
         self.steps.optimizer_stepped(number)
-        if self.steps.over:
-            self._look_ahead()
+        self._look_ahead()
 
     def _rate_leapt(self, number: int, rate: Any) -> bool:
         last = self._rates.get(number)
@@ -496,6 +496,7 @@ class Session:
     def scaler_step(self, scaler: Any, optimizer: Any) -> None:
         self.emit("scaler_step", scaler, optimizer)
         self.steps.optimizer_stepped(self.book.optimizer(optimizer))
+        self._look_ahead()
 
     # -- steps
 
@@ -537,10 +538,11 @@ class Session:
         self.cadence.idled(wall, spent, count)
         return wall
 
-    def _look_ahead(self, *, forward_done: bool = False) -> None:
-        """The step is over. Where the next one begins with nothing but its backward, that is too late to look out."""
-        if self.lookout is not None:
-            self.lookout.enter(self.step + 1, forward_done=forward_done)
+    def _look_ahead(self) -> None:
+        """An update was made. Where the next step begins with nothing but its backward, that is too late to look
+        out."""
+        if self.lookout is not None and self.steps.over:
+            self.lookout.prepare(self.step + 1)
 
     def _rest(self, wall: int, stamp: int) -> None:
         """What has to be done now and then, be it between steps that nobody looks at."""

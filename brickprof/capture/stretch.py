@@ -235,19 +235,15 @@ class Stretch:
         self._began = at = _counter()
         self._zeroed = desk.zeroed
         self._left -= 1
-        if self._left <= 0 or at >= self._until:
-            self._close()
+        self.open = self._left > 0 and at < self._until
         return True
 
-    def _close(self) -> None:
-        """No other step is noted. In the next one somebody may look out."""
-        self.open = False
-        session, steps = self._session, len(self._rates)
+    def close(self) -> None:
+        """No other step is noted: somebody may look out in the next one."""
+        session, start = self._session, _counter()
         if session.lookout is not None:
-            try:
-                session.lookout.enter(session.step + steps + 1)
-            except Exception as error:
-                session.lookout.failed(error)
+            session.lookout.prepare(session.step + len(self._rates) + 1)
+        session.correct(_counter() - start)
 
     def over(self) -> None:
         """Tells the session what has passed."""
