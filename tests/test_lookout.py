@@ -456,23 +456,29 @@ def test_once_something_is_compiled_the_hooks_are_gone(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("step", "due", "stride", "expected"),
+    ("step", "due", "stride", "grown_from", "expected"),
     [
-        (20, 8, 16, 11),
-        (31, 8, 16, 0),
-        (32, 8, 16, 15),
-        (20, 8, 1, 0),
-        (10, 64, 1, 53),
-        (10, 70, 16, 69),
-        (10, 900, 4, 99),
+        (20, 8, 16, 0, 11),
+        (31, 8, 16, 0, 0),
+        (32, 8, 16, 0, 15),
+        (20, 8, 1, 0, 0),
+        (10, 64, 1, 0, 53),
+        (10, 70, 16, 0, 69),
+        (10, 900, 4, 0, 99),
+        (20, 8, 16, GROWN, 0),
+        (20, 41, 16, GROWN, 20),
+        (262, 8, 16, GROWN, 0),
+        (263, 8, 16, GROWN, 8),
+        (264, 8, 16, GROWN, 7),
+        (20, 300, 16, GROWN, 99),
     ],
 )
-def test_how_long_nobody_looks_out_is_known_ahead(step, due, stride, expected):
+def test_how_long_nobody_looks_out_is_known_ahead(step, due, stride, grown_from, expected):
     net = Net()
     watch, over, _ = watched(net)
-    watch._due, watch._stride, over.step = due, stride, step
+    watch._due, watch._stride, watch._grown_from, over.step = due, stride, grown_from, step
     watch.enter(step)
-    watch.enter(step + 1)  # as soon as the one before is over
+    watch.prepare(step + 1)
     ahead = watch.ahead(step, 99)
     assert ahead == expected
     assert bool(watch.hooked) is (expected == 0)
@@ -481,6 +487,14 @@ def test_how_long_nobody_looks_out_is_known_ahead(step, due, stride, expected):
         assert not watch.hooked
     watch.enter(step + 1 + ahead)
     assert bool(watch.hooked) is (ahead < 99)
+
+
+def test_hooks_that_cannot_be_had_are_told_and_nobody_elses_trouble(monkeypatch):
+    watch, over, _ = watched(net := Net())
+    watch._unhook()
+    monkeypatch.setattr(Lookout, "_hook", lambda self: 1 / 0)
+    watch.prepare(9)
+    assert [type(error) for error in over.errors] == [ZeroDivisionError] and hooks(net) == 0
 
 
 def test_without_blocks_nobody_looks_out():
@@ -500,23 +514,6 @@ def test_where_the_whole_is_too_dear_it_is_kept_more_rarely_but_not_given_up():
     over.backlog.quickest = lambda _: 10_000_000.0
     watch._reckon()
     assert watch._due >= 1024
-
-
-@pytest.mark.parametrize(
-    ("step", "due", "expected"), [(20, 8, 0), (20, 41, 20), (262, 8, 0), (263, 8, 8), (264, 8, 7), (20, 300, 99)]
-)
-def test_how_long_nobody_looks_out_of_a_young_run(step, due, expected):
-    net = Net()
-    watch, over, _ = watched(net)
-    watch._due, watch._stride, watch._grown_from, over.step = due, 16, GROWN, step
-    watch.enter(step)
-    watch.prepare(step + 1)
-    assert watch.ahead(step, 99) == expected
-    for each in range(step + 1, step + 1 + expected):
-        watch.enter(each)
-        assert not watch.hooked
-    watch.enter(step + 1 + expected)
-    assert bool(watch.hooked) is (expected < 99)
 
 
 def test_a_batch_that_is_fetched_behind_the_forward_loses_no_output():

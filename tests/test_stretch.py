@@ -25,7 +25,7 @@ from brickprof.capture import lookout as lookouts
 from brickprof.capture.desk import desk
 from brickprof.capture.fused import Fused, Table
 from brickprof.capture.session import Session
-from brickprof.capture.stretch import _NOTED_NS, Stretches
+from brickprof.capture.stretch import _NOTED_NS, Stretch, Stretches
 from brickprof.run import Run
 from tests.late import pretend
 from tests.test_readback_keep import Device
@@ -852,3 +852,27 @@ def test_of_a_young_run_every_block_is_known(tmp_path, stretches, monkeypatch):
     assert found.step == 175 and run.bricks.path[run.bricks.id == found.fields["brick"]].item() == "1"
     end = run.events[run.events.kind == "exit"].iloc[0].fields
     assert len(charged) > 100 and end["first_seconds"] > sum(charged) / 1e9
+
+
+def test_to_look_out_behind_a_stretch_is_paid_for(monkeypatch):
+    clock, paid, told = iter([1_000, 91_000]), [], []
+    monkeypatch.setattr("brickprof.capture.stretch._counter", lambda: next(clock))
+    over = SimpleNamespace(step=80, lookout=SimpleNamespace(prepare=told.append), correct=paid.append)
+    Stretch.close(SimpleNamespace(_session=over, _rates=[0.1] * 15))
+    assert told == [96] and paid == [90_000]
+
+
+def test_behind_an_update_that_a_scaler_leaves_out_somebody_looks_out_too(tmp_path):
+    net, told = nn.Linear(4, 1), []
+    optimizer, scaler = torch.optim.SGD(net.parameters(), lr=0.01), torch.amp.GradScaler("cpu")
+    with brickprof.attach(net, out=tmp_path) as watched:
+        for step in range(4):
+            optimizer.zero_grad()
+            scaler.scale(net(torch.full((1, 4), math.inf if step == 2 else 1.0)).sum()).backward()
+            watched._session.lookout = SimpleNamespace(prepare=told.append, enter=lambda *_, **__: None, blind=print)
+            weights = net.weight.clone()
+            scaler.step(optimizer)
+            scaler.update()
+            assert torch.equal(weights, net.weight) is (step == 2)
+            assert told[-1] == step + 1
+            watched._session.lookout = None

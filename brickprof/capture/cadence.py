@@ -129,7 +129,7 @@ class Cadence:
         self._settled = [0.0, 0.0]
         """The same since then."""
         self._excused = 0.0
-        """What the step under way has taken of that."""
+        """What the step under way has taken of what only a young run gets, and no plan is made by."""
         self.grown = False
         """Whether they have all been made."""
         self._floor = 1
