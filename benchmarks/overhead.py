@@ -3,8 +3,9 @@
 Enters: the cases of train_case.py. Leaves: two tables on stdout, and JSON where asked for. Plain and watched
 runs alternate in short blocks (A B C A', then A' C B A), so each ratio compares moments that lie next to each
 other; the two equal baselines A and A' tell how far a ratio is to be trusted. Two processes of the very same
-program differ by a per cent for as long as they live (where their memory happens to lie), so `--replicas`
-starts all of them anew, and the interval is drawn over replicas as well as over blocks.
+program differ by a per cent for as long as they live (where their memory happens to lie; on a rented machine by ten,
+by the cores they happen to be on, so on CUDA all share the same four), so `--replicas` starts all of them anew, and
+the interval is drawn over replicas as well as over blocks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from workers import ROOT, Block, Variant, Worker
+from workers import ROOT, Block, Variant, Worker, kept_to
 
 sys.path.insert(0, str(ROOT))  # the table of costs is read with brickprof's own Run
 
@@ -42,6 +43,8 @@ BLOCK_SECONDS = 0.3
 CUDA_BLOCK_SECONDS = 2.0
 """About as long as what brickprof does once in a while there: it works off 0.8 s of steps together, at level light up
 to 3 s, and a pause of the others' blocks ends that early, which no training on its own has."""
+CUDA_CORES = 4
+"""Room for the thread that trains, autograd's, the driver's and the one that writes."""
 WARM_UP_STEPS = 280
 """The looks that only a young run gets are over by then."""
 WARM_UP_SECONDS = 60.0
@@ -79,6 +82,8 @@ class Result:
     """Level -> probe -> microseconds a step."""
     seconds: dict[str, list[list[float]]] = field(default_factory=dict)
     """Variant -> seconds of each block, a list per replica; blocks of the same number lie next to each other."""
+    cores: list[int] = field(default_factory=list)
+    """Those that all processes were kept to, where they were."""
 
 
 Replicas = list[list[Block]]
@@ -188,9 +193,12 @@ def replica(
     workers: list[Worker] = []
     try:
         for i, variant in enumerate([Variant("plain"), *variants, Variant("plain again")]):
-            progress.update(task, description=f"{case}: warming up {variant.name}")
             workers.append(Worker(variant, case, folder / str(i)))
-            warm_up(workers[-1], length.warm_up)
+        for worker in workers:
+            worker.ready()
+        for worker in workers:
+            progress.update(task, description=f"{case}: warming up {worker.variant.name}")
+            warm_up(worker, length.warm_up)
         block = length.block or (CUDA_BLOCK_SECONDS if case in CUDA_CASES else BLOCK_SECONDS)
         steps = steps or max(1, min(200, round(block * 5 / workers[0].run(5).wall)))
         one_round = sum(worker.run(steps).wall for worker in workers)
@@ -311,6 +319,10 @@ def main() -> None:
         "--warm-up", type=float, default=WARM_UP_SECONDS, metavar="SECONDS",
         help=f"a worker's first {WARM_UP_STEPS} steps are not counted, if they fit; default %(default)s",
     )  # fmt: skip
+    parser.add_argument(
+        "--cores", type=int, metavar="N",
+        help=f"keep all processes to the same N cores; default all of them, on CUDA {CUDA_CORES}; 0: all",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="everything, the seconds of each block too")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what was recorded in this folder")
     args = parser.parse_args()
@@ -335,7 +347,10 @@ def main() -> None:
                     progress.console.print(f"{so_far.case}, {so_far.replicas} of {length.replicas}: {said}")
                     save(args.json, [*results, so_far])
 
-                results.append(measure(case, variants, length, folder, progress, tell))
+                cores = args.cores if args.cores is not None else CUDA_CORES if case in CUDA_CASES else 0
+                with kept_to(cores) as kept:
+                    results.append(measure(case, variants, length, folder, progress, tell))
+                results[-1].cores = kept
 
     console = Console(width=max(Console().width, 130))
     console.print(" · ".join(f"{name} {value}" for name, value in machine().items()))

@@ -1,17 +1,20 @@
 """The processes of the overhead benchmark: all alive at once, one of them stepping at a time.
 
 Enters: command lines that end up running train_case.py. Leaves: seconds per block of steps. Whoever has no
-token sleeps in a socket read, so that clock drift and noisy neighbours hit every variant alike.
+token sleeps in a socket read, so that clock drift and noisy neighbours hit every variant alike; they may be kept to
+the same few cores, since on a rented machine one core is quicker than another for as long as a process lives there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +22,26 @@ ROOT = Path(__file__).resolve().parent.parent
 TRAIN_CASE = ROOT / "benchmarks" / "train_case.py"
 START_SECONDS = 120
 BLOCK_SECONDS = 900
+
+
+@contextlib.contextmanager
+def kept_to(count: int) -> Iterator[list[int]]:
+    """Keeps this process, and those it starts meanwhile, to ``count`` cores: the last ones, since the first serve the
+    interrupts, and one thread of each. None where that cannot be done, or would leave nothing out."""
+    everywhere = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else set()
+    apart: dict[str, int] = {}
+    for core in sorted(everywhere):
+        siblings = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+        apart.setdefault(siblings.read_text() if siblings.exists() else str(core), core)
+    if not 0 < count < len(apart):
+        yield []
+        return
+    cores = list(apart.values())[-count:]
+    os.sched_setaffinity(0, cores)
+    try:
+        yield cores
+    finally:
+        os.sched_setaffinity(0, everywhere)
 
 
 @dataclass(frozen=True)
@@ -47,20 +70,27 @@ class Block:
 
 
 class Worker:
+    """A process that is being started; it steps once it is ``ready``."""
+
     def __init__(self, variant: Variant, case: str, folder: Path) -> None:
         self.variant = variant
         self.out = folder / "runs"
         self.log = folder / "log"
         folder.mkdir(parents=True)
         address = folder / "socket"
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(address))
-            listener.listen(1)
-            listener.settimeout(1.0)
-            self.process = self._start(variant.command(case, address, self.out))
-            self.channel = self._accept(listener)
-        self.channel.settimeout(BLOCK_SECONDS)
-        self.stream = self.channel.makefile("rw")
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(address))
+        self._listener.listen(1)
+        self._listener.settimeout(1.0)
+        self._channel: socket.socket | None = None
+        self.process = self._start(variant.command(case, address, self.out))
+
+    def ready(self) -> None:
+        """Waits until it could step."""
+        with self._listener as listener:
+            self._channel = self._accept(listener)
+        self._channel.settimeout(BLOCK_SECONDS)
+        self._stream = self._channel.makefile("rw")
 
     def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -70,7 +100,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"PYTHONPATH": path},
+                env=os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": "0"},
             )
 
     def _accept(self, listener: socket.socket) -> socket.socket:
@@ -85,17 +115,21 @@ class Worker:
 
     def run(self, steps: int) -> Block:
         """What ``steps`` steps took."""
-        self.stream.write(json.dumps({"steps": steps}) + "\n")
-        self.stream.flush()
-        line = self.stream.readline()
+        self._stream.write(json.dumps({"steps": steps}) + "\n")
+        self._stream.flush()
+        line = self._stream.readline()
         if not line:
             raise self._failure("died")
         return Block(**json.loads(line))
 
     def close(self) -> None:
         """Ends the stream, which ends the training; waits for the supervisor's last words."""
-        self.stream.close()
-        self.channel.close()
+        if self._channel is None:
+            self._listener.close()
+            self.process.terminate()
+        else:
+            self._stream.close()
+            self._channel.close()
         try:
             self.process.wait(timeout=60)
         except subprocess.TimeoutExpired:
