@@ -183,6 +183,8 @@ def _broke(finding: Finding) -> str:
         return "a part of the model does not learn"
     if finding.contract in ("", _ENDS) or finding.severity is not Severity.ERROR:
         return clean(finding.symptom)
+    if finding.nature == "static":
+        return f"wrong from step {finding.first_step:,} on"  # it trains: nothing broke that was whole
     return f"training broke in step {finding.first_step:,}"
 
 

@@ -247,6 +247,11 @@ def test_a_style_ends_where_its_word_does():
     assert "\x1b[1mContracts\x1b[0m\x1b[2m    1 broken" in text
 
 
+def test_what_was_wrong_from_the_start_did_not_break():
+    text = shown(broken_diagnosis(incident(1, nature="static", first_step=0)))
+    assert text.startswith("✗ FAIL  wrong from step 0 on")
+
+
 @pytest.mark.parametrize("variable", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_a_terminal_that_wants_no_colour_gets_none(variable, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")

@@ -630,6 +630,21 @@ def test_mixed_batches_rare_classes_and_adversaries_are_no_sorted_data() -> None
         assert not judged(data_order.DataOrder, made).violations
 
 
+@pytest.mark.parametrize(
+    ("shuffles", "samples", "accused"), [(True, 32, False), (False, 32, True), (None, 32, True), (None, 1, False)]
+)
+def test_a_loader_that_shuffles_and_a_batch_of_one_sequence_are_no_sorted_data(
+    shuffles: bool | None, samples: int, accused: bool
+) -> None:
+    """Neighbouring tokens are near each other, in whatever order their sequences come."""
+    starts = [step * 7 % 60 for step in range(60)]
+    made = targets(starts, [start + 3 for start in starts])
+    made.event("loader", 0, loader=0, train=True, shuffles=shuffles, batches=60)
+    for step in range(60):
+        made.event("batch", step, loader=0, fingerprint=f"{step:x}", samples=samples, size=samples, epoch=0, index=step)
+    assert bool(judged(data_order.DataOrder, made).violations) is accused
+
+
 @pytest.mark.parametrize("how", ["learnt", "a model's", "data"])
 def test_targets_that_a_model_makes_say_nothing_of_the_order(how: str) -> None:
     """They move as it learns: narrow in each batch, and far apart over the run."""

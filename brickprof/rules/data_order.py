@@ -176,7 +176,11 @@ def _same_order(rank: int, loader: Event | None, drawn: list[Event], contract: C
 
 def _sorted(story: Story, rank: int, contract: Contract) -> list[Violation]:
     """Each batch has one kind of target, and the kind changes along the run."""
-    calls = [event for event in curves.training_calls(story, rank) if _one_of_its_step(event)]
+    loaders = [loader for loader, _ in _loaders(story, rank)]
+    if loaders and all(loader is not None and loader.fields.get("shuffles") is True for loader in loaders):
+        return []  # a sample has many targets, near each other: the samples are mixed
+    samples = {event.step: whole(event.fields.get("samples")) for _, drawn in _loaders(story, rank) for event in drawn}
+    calls = [event for event in curves.training_calls(story, rank) if _one_of_its_step(event, samples)]
     if len({event.fields.get("site") for event in calls}) != 1 or _several_a_step(calls):
         return []
     if _by_a_model(story, rank, calls):
@@ -222,14 +226,14 @@ def _unmixed(rank: int, calls: list[Event], lows: Floats, highs: Floats) -> Viol
     )  # fmt: skip
 
 
-def _one_of_its_step(event: Event) -> bool:
+def _one_of_its_step(event: Event, drawn: dict[int, int]) -> bool:
     target = event.fields.get("target")
     if not isinstance(target, dict) or target.get("min") is None or target.get("max") is None:
         return False
     if _learnt(event):
         return False
-    samples = event.fields.get("fed")  # a batch of one sequence has many targets, and nothing to mix
-    few = isinstance(samples, int) and samples < 8
+    samples = event.fields.get("fed") or drawn.get(event.step)  # one sequence has many targets, and nothing to mix
+    few = isinstance(samples, int) and 0 < samples < 8
     return not few and whole(event.fields.get("rows")) >= 8 and whole(target.get("looked"), 8) >= 8
 
 
