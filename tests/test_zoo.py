@@ -306,6 +306,18 @@ def test_a_specimen_runs_in_a_folder_of_its_own_with_its_files_and_arguments(tmp
     assert judge(made, outcome).right
 
 
+@pytest.mark.parametrize(("own", "level"), [((), "deep"), (("--level", "light"), "light")])
+def test_specimens_are_watched_at_the_level_that_is_asked_for_unless_they_ask_themselves(tmp_path, own, level):
+    made = script(tmp_path, TRAIN, args=("told",), files=(("given.txt", "given and "),), run=own)
+    outcome = Keeper(tmp_path / "out", timeout=120, jobs=1, level="deep").run(made)
+    assert outcome.diagnosis["run"]["level"] == level, outcome.said
+
+
+def test_a_level_that_there_is_not_runs_nothing(cage, capsys):
+    assert main(["zoo", "calm", "--level", "loud"]) == 2
+    assert "--level is 'loud'" in capsys.readouterr().err
+
+
 def test_out_of_time_ends_everything_that_was_started(tmp_path):
     child = (
         "import subprocess, sys, time\n"
@@ -483,7 +495,7 @@ def test_options_are_a_conscious_choice():
     (entry,) = (entry for entry in app.build()[0].registered_commands if entry.name == "zoo")
     assert sorted(name for name in entry.callback.__annotations__ if name != "return") == [
         "again", "controls", "everything", "family", "faults", "folder", "gpu", "ids", "jobs", "json_file", "kind",
-        "markdown_file", "on_gpu", "only_list", "out", "timeout",
+        "level", "markdown_file", "on_gpu", "only_list", "out", "timeout",
     ]  # fmt: skip
 
 

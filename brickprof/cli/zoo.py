@@ -46,6 +46,9 @@ def zoo(
     on_gpu: Annotated[
         bool, typer.Option("--on-gpu", help="Move what the scripts make to the GPU, though they name none.")
     ] = False,
+    level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="Watch them at this level: light, standard (default), deep.")
+    ] = None,
     kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only this kind: numeric, silent, ...")] = None,
     family: Annotated[str | None, typer.Option(metavar="FAMILY", help="Only this family: mlp, gpt, ...")] = None,
     jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time; default: a core each.")] = None,
@@ -71,8 +74,12 @@ def zoo(
 
     Example: brickprof zoo --kind numeric --json zoo.json
     """
+    from brickprof.errors import UsageError
     from brickprof.reference import zoo as known
+    from brickprof.settings import LEVELS
 
+    if level is not None and level not in LEVELS:
+        raise UsageError(f"--level is {level!r}.", f"Give one of: {', '.join(LEVELS)}.")
     both = everything or faults == controls
     ours = known.faults() | known.controls() if folder is None else known.elsewhere(folder)
     pool = [each for each in ours.values() if (both or each.healthy is controls) and (each.needs != "cpu" or not gpu)]
@@ -81,7 +88,10 @@ def zoo(
     if only_list:
         _list(chosen, shown, json_file)
         return
-    marks = _judged_again(chosen, out) if again else _judged(chosen, shown, jobs or _cores(), timeout, out, on_gpu)
+    if again:
+        marks = _judged_again(chosen, out)
+    else:
+        marks = _judged(chosen, shown, jobs or _cores(), timeout, out, on_gpu, level or "")
     raise typer.Exit(_report(marks, shown, json_file, markdown_file))
 
 
@@ -114,7 +124,7 @@ def _unknown(word: str) -> None:
 
 
 def _judged(
-    chosen: Sequence[Specimen], console: Console, jobs: int, timeout: float, out: Path | None, on_gpu: bool
+    chosen: Sequence[Specimen], console: Console, jobs: int, timeout: float, out: Path | None, on_gpu: bool, level: str
 ) -> list[Mark]:
     from brickprof.errors import OutputError
     from brickprof.reference.keeper import Keeper
@@ -122,7 +132,8 @@ def _judged(
 
     try:
         with _place(out) as folder, _orderly_end(), _progress(console, len(chosen)) as told:
-            keeper = Keeper(folder, timeout=timeout, jobs=jobs, keep_runs=out is not None, on_gpu=on_gpu)
+            kept = out is not None
+            keeper = Keeper(folder, timeout=timeout, jobs=jobs, keep_runs=kept, on_gpu=on_gpu, level=level)
             outcomes = keeper.run_all(chosen, lacking(chosen, on_gpu), told)
     except OSError as error:
         raise OutputError(f"{out or tempfile.gettempdir()} cannot be written: {error.strerror or error}.") from None

@@ -33,9 +33,11 @@ _ON_DEVICE = str(Path(__file__).parent / "on_device")
 Told = Callable[[Specimen, Outcome], None]
 
 
-def command(specimen: Specimen, out: Path) -> list[str]:
-    """The command line that runs ``specimen`` and leaves its run's folder in ``out``."""
-    watched = [sys.executable, "-m", "brickprof", "run", "-o", str(out), "--no-live", *specimen.run]
+def command(specimen: Specimen, out: Path, level: str = "") -> list[str]:
+    """The command line that runs ``specimen`` and leaves its run's folder in ``out``; at ``level``, unless the specimen
+    itself asks for another."""
+    watched = [sys.executable, "-m", "brickprof", "run", "-o", str(out), "--no-live"]
+    watched += [*(["--level", level] if level and "--level" not in specimen.run else []), *specimen.run]
     if specimen.family == "reference" and not specimen.healthy:
         training = ["-m", "brickprof.reference", "--config", "tiny", "--fault", specimen.id]
     else:
@@ -60,10 +62,18 @@ def rejudge(specimen: Specimen, folder: Path) -> Outcome:
 
 class Keeper:
     def __init__(
-        self, folder: Path, *, timeout: float, jobs: int, keep_runs: bool = True, on_gpu: bool = False
+        self,
+        folder: Path,
+        *,
+        timeout: float,
+        jobs: int,
+        keep_runs: bool = True,
+        on_gpu: bool = False,
+        level: str = "",
     ) -> None:
         """``on_gpu``: scripts that name no device have theirs moved to the GPU."""
         self.folder = folder
+        self.level = level
         self.on_gpu = on_gpu
         self.timeout = timeout
         self.jobs = jobs
@@ -114,7 +124,7 @@ class Keeper:
         start, timed_out = time.monotonic(), False
         with open(place / "output.txt", "wb") as output:
             process = subprocess.Popen(
-                command(specimen, runs.resolve()), cwd=work,
+                command(specimen, runs.resolve(), self.level), cwd=work,
                 env=_environment(self.on_gpu and _names_no_device(specimen)), stdin=subprocess.DEVNULL,
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
