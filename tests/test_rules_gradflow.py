@@ -3,6 +3,8 @@ updates do to the way of gradients through a stack."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from making import Made
 
@@ -312,3 +314,20 @@ def test_first_updates_after_which_gradients_do_not_reach_the_first_layers(reach
     found = begun(reach, **more)
     assert [each.severity for each in found] == ([severity] if severity else [])
     assert all(each.cause == "warmup-missing" for each in found)
+
+
+@pytest.mark.parametrize(("steps", "given"), [(20, True), (200, True), (200, False)])
+def test_a_bias_that_cancels_is_healthy_however_often_it_was_looked_at(steps, given):
+    """The last bias of a critic that compares two means: its gradient is there, and zero."""
+    made = Made(*BLOCKS)
+    number = len(made.numbers) + 1
+    told = {"shape": [8], "dtype": "float32", "trainable": True}
+    made.event("tensor", 0, id=number, name="head.bias", model=made.model, brick=made.numbers["head"], **told)
+    group = {"tensors": [*made.numbers.values(), number], "frozen": []}
+    made.event("optimizer_created", 0, optimizer=0, cls="Adam", groups=[group])
+    for step in range(steps):
+        if given:
+            seen = made.sample("grad", step, "head", absmax=0.0, numel=8)
+            made.records[-1] = replace(seen, tensor="head.bias")
+        look(made, step)
+    assert judge(made).verdict is (Verdict.PASS if given else Verdict.FAIL)

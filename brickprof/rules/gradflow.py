@@ -44,10 +44,14 @@ class _Parameter:
 
     steps: OrderedDict[int, tuple[int, str]] = field(default_factory=OrderedDict)
     none: int = 0
+    seen: set[int] = field(default_factory=set)
+    """All steps that have been told, also those that are no longer among ``steps``."""
 
     def without(self, step: int, rank: int, evidence: str, *, none: bool) -> None:
-        if step in self.steps:
+        if step in self.seen:
             return
+        if len(self.seen) < _MOST_STEPS:
+            self.seen.add(step)
         self.none += none
         if len(self.steps) >= _KEPT:
             # Keeps the oldest half and the newest half.
