@@ -141,6 +141,20 @@ def test_a_factor_of_the_loss_that_is_nan_was_divided_by_nothing():
     assert finding.root_cause == "division-by-zero" and "16 of 96" in finding.whys[-1].finding
 
 
+@pytest.mark.parametrize(("given", "sure"), [(False, True), (None, False)])
+def test_data_is_blamed_with_less_certainty_where_nobody_saw_what_the_model_was_given(given, sure):
+    made = Made()
+    made.healthy(5)
+    made.forward(5)
+    made.event("loss", 5, value=NAN, micro=0, dtype="float32", grad_fn="NllLossBackward0")
+    look = {"name": "input", "min": -2.0, "max": 1.0, "nan": 16, "inf": 0, "numel": 96, "finite": False}
+    told = made.event("origin", 5, op="ConvolutionBackward0", inputs=[look], given_finite=given)
+    told.fields["kind"] = "input"
+    finding = found(made)
+    assert finding.root_cause == "data-nonfinite" and (finding.confidence > 0.85) is sure
+    assert ("Not recorded" in finding.whys[-1].finding) is not sure
+
+
 @pytest.mark.parametrize("learnt", [True, False])
 def test_a_large_update_that_was_followed_by_learning_did_no_harm(learnt):
     made = Made()

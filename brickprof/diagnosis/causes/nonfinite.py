@@ -87,7 +87,11 @@ def _data(origin: Anomaly, case: Case) -> Hypothesis:
         if given.fields.get("given_finite") is True:
             cause.contradicts("what the model was given is finite", 4, given.id)
             return cause
-        cause.supports(text, 3, given.id)
+        unseen = given.fields.get("given_finite") is None
+        if unseen:
+            text += ", or made of that by something that needs no gradient"
+            cause.lacks("whether what the model was given is finite")
+        cause.supports(text, 2 if unseen else 3, given.id)
         cause.whys.append(Why("Where did they come from?", wording.sentence(text), "data", (given.id,)))
         return cause
     if origin.stage is Stage.FORWARD and origin.details.get("inputs_finite") is False:
