@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from making import Made
 
-from brickprof.cli.app import main
+from brickprof.cli.app import build, main
 from brickprof.contracts import registry
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict
 from brickprof.diagnosis import Diagnosis, Finding, Why, diagnose
@@ -20,6 +20,8 @@ from brickprof.records import Event, RunMeta
 from brickprof.run import Run
 
 pytest_plugins = ["pytester"]
+
+build()  # a pytest inside this one forgets what it was the first to import, and half of it would be held twice then
 
 INSTALLED = any(point.value == "brickprof.ratchet.plugin" for point in entry_points(group="pytest11"))
 ARGUMENTS = ("-p", "no:cacheprovider", *(() if INSTALLED else ("-p", "brickprof.ratchet.plugin")))
