@@ -39,7 +39,6 @@ _DEVICE_NS = 8  # the column of a span
 class LaunchesProbe(Probe):
     name = "launches"
     ways = ("spans", "full")
-    levels = ("standard", "deep")
     every_step = ("step_begin",)
 
     def __init__(self, session: Session) -> None:

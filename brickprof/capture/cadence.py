@@ -156,11 +156,15 @@ class Cadence:
             return NOTHING
         switches, deep = self.switches, step <= self.deep_until or planned or self.level == "deep"
         for way in WAYS:
-            allowed = deep or self.level != "light" or way in _LIGHT
-            setattr(switches, way, allowed and (deep or step % self.stride[way] == 0 or self._early(step, way)))
+            due = self._lasting(way) and step % self.stride[way] == 0
+            setattr(switches, way, deep or due or self._early(step, way))
         switches.facts = switches.facts or attentive
         switches.deep = deep
         return switches
+
+    def _lasting(self, way: str) -> bool:
+        """Whether it goes on when the run is no longer young: at light only some do."""
+        return self.level != "light" or way in _LIGHT
 
     def _early(self, step: int, way: str) -> bool:
         """What happens first decides most: early steps are seen in full where that is no burden."""
@@ -366,7 +370,7 @@ class Cadence:
         left, before = whole, dict(self.stride)
         for way in WAYS:
             costs = self._costs[way]
-            if not costs:
+            if not costs or not self._lasting(way):
                 continue
             cost = median(costs)
             longest = _LONGEST[way] * (_RELIEVED.get(self.level, 4) if self.relieved and way not in _ROW_WAYS else 1)
@@ -380,7 +384,7 @@ class Cadence:
             if stride > current or stride * 4 <= current or stride == 1 or current > longest:
                 self.stride[way] = stride
             left = max(left - cost / self.stride[way], 0.05 * whole)
-        self.least = min(stride for way, stride in self.stride.items() if self.level != "light" or way in _LIGHT)
+        self.least = min(stride for way, stride in self.stride.items() if self._lasting(way))
         return self.stride != before
 
 
