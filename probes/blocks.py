@@ -82,7 +82,9 @@ class BlocksProbe(Probe):
             self._hook()
         else:
             # A hook that returns at once still costs: in steps that are not looked at, they are taken out.
-            self._unhook(roots=(session.by_fetch or session.lookout is None) and not session.looking)
+            # Roots say when a step begins that no batch does: at light that matters as long as blocks are looked at.
+            over = session.lookout is None and session.cadence.grown
+            self._unhook(roots=over or (session.by_fetch and not session.looking))
 
     def compiling(self, module: Any) -> None:
         """A hook in a module that is about to be compiled would be traced: take them out first."""

@@ -20,6 +20,8 @@ nobody measures are noticed too: where the whole came out dearer than the budget
 The first seconds that capture spends in all are credit: while it lasts,
 the facts of every tiny step are written and it gets a small allowance besides its share, so that a toy run of two
 minutes is seen in full; a run of days never notices.
+
+At level light blocks, spans and full are only for a young run, and for steps behind an anomaly.
 """
 
 from __future__ import annotations
