@@ -342,15 +342,17 @@ def main() -> None:
             for number, variants in enumerate(groups(args, case)):
                 folder = Path(args.keep or scratch) / f"{case}{number}"
 
-                def tell(so_far: Result) -> None:
-                    said = ", ".join(f"{row.variant} {row.median:.3f}" for row in (so_far.baselines, *so_far.ratios))
-                    progress.console.print(f"{so_far.case}, {so_far.replicas} of {length.replicas}: {said}")
-                    save(args.json, [*results, so_far])
-
                 cores = args.cores if args.cores is not None else CUDA_CORES if case in CUDA_CASES else 0
                 with kept_to(cores) as kept:
+
+                    def tell(so_far: Result, kept: list[int] = kept) -> None:
+                        rows = (so_far.baselines, *so_far.ratios)
+                        said = ", ".join(f"{row.variant} {row.median:.3f}" for row in rows)
+                        progress.console.print(f"{so_far.case}, {so_far.replicas} of {length.replicas}: {said}")
+                        so_far.cores = kept
+                        save(args.json, [*results, so_far])
+
                     results.append(measure(case, variants, length, folder, progress, tell))
-                results[-1].cores = kept
 
     console = Console(width=max(Console().width, 130))
     console.print(" · ".join(f"{name} {value}" for name, value in machine().items()))

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle, permutations
 from typing import Any
@@ -57,7 +56,12 @@ class Switch:
         self._on = True
         self._alone = (*LEFT_ALONE, torch.nn.functional) if compiled else LEFT_ALONE
         tables = (optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks)
-        self._hooks = [(table, dict(table)) for table in tables]
+        self._hooks = [
+            (table, number, hook)
+            for table in tables
+            for number, hook in table.items()
+            if hook.__module__.startswith("brickprof.")
+        ]
 
     @property
     def spent(self) -> int:
@@ -72,23 +76,26 @@ class Switch:
         hub.sessions[:] = self._sessions if on else []
         for owner, name, ours, original in self._replaced():
             setattr(owner, name, ours if on else original)
-        for table, hooks in self._hooks:
-            table.clear()
-            table.update(hooks if on else {})
+        for table, number, hook in self._hooks:
+            if on:
+                table[number] = hook
+            else:
+                table.pop(number, None)
         for session in hub.sessions:
             session._step_started = time.perf_counter_ns()  # what passed meanwhile is no step of theirs
         hub.listen()
 
-    def _replaced(self) -> Iterator[tuple[Any, str, Any, Any]]:
-        """Owner, name, what is there and what was there, of every function that was replaced; the first of each."""
-        seen = set()
+    def _replaced(self) -> list[tuple[Any, str, Any, Any]]:
+        """Owner, name, what is there and what was there, of every function that was replaced; some were twice."""
+        made: dict[tuple[int, str], tuple[Any, str, Any, Any]] = {}
         for undo in patches._undo:
             cells = undo.__closure__ if getattr(undo, "__name__", "") == "undo" else ()
             found = dict(zip(undo.__code__.co_freevars, (c.cell_contents for c in cells), strict=True)) if cells else {}
-            owner, name = found.get("owner"), found.get("name")
-            if found and not any(owner is each for each in self._alone) and (id(owner), name) not in seen:
-                seen.add((id(owner), name))
-                yield owner, name, found["put"], found["original"]
+            owner, name = found.get("owner"), found.get("name", "")
+            if found and not any(owner is each for each in self._alone):
+                first = made.get((id(owner), name))
+                made[id(owner), name] = owner, name, found["put"], first[3] if first else found["original"]
+        return list(made.values())
 
 
 def main() -> None:

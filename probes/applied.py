@@ -28,6 +28,7 @@ Looked = tuple[list[Entry], list[int], torch.Tensor]
 class AppliedProbe(Probe):
     name = "applied"
     ways = ("full",)
+    levels = ("standard", "deep")
     every_step = ("scaling", "unscale_begin")
 
     def __init__(self, session: Session) -> None:

@@ -45,6 +45,7 @@ class BlocksProbe(Probe):
     name = "blocks"
     ways = ("blocks", "spans", "full")
     every_step = ("step_begin",)
+    levels = ("standard", "deep")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -57,9 +58,7 @@ class BlocksProbe(Probe):
         self._broken: set[int] = set()  # reported when it breaks, and again only after it was whole
         self._sampled: list[tuple[tuple[int, int, int, int], Measured]] = []
         self._device: list[tuple[tuple[int, int, int, str], list[torch.Tensor]]] = []
-        self._lookout = Lookout(session, self._counted)
-        if session.settings.level != "light":
-            session.lookout = self._lookout
+        self._lookout = session.lookout = Lookout(session, self._counted)
 
     # -- which modules
 
@@ -82,9 +81,7 @@ class BlocksProbe(Probe):
             self._hook()
         else:
             # A hook that returns at once still costs: in steps that are not looked at, they are taken out.
-            # Roots say when a step begins that no batch does: at light that matters as long as blocks are looked at.
-            over = session.lookout is None and session.cadence.grown
-            self._unhook(roots=over or (session.by_fetch and not session.looking))
+            self._unhook(roots=session.by_fetch and not session.looking)
 
     def compiling(self, module: Any) -> None:
         """A hook in a module that is about to be compiled would be traced: take them out first."""
@@ -110,7 +107,7 @@ class BlocksProbe(Probe):
         self._roots = _hooked(self._root_watchers)
         if self.session.hooks:
             self._hook()
-        if not every and self.session.lookout is not None:
+        if not every:
             self._lookout.choose(self._stacked())
 
     def _stacked(self) -> Iterator[tuple[int, nn.Module]]:

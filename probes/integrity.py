@@ -46,6 +46,7 @@ class _Pair(NamedTuple):
 class IntegrityProbe(Probe):
     name = "integrity"
     ways = ("full",)
+    levels = ("standard", "deep")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)

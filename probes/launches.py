@@ -39,6 +39,7 @@ _DEVICE_NS = 8  # the column of a span
 class LaunchesProbe(Probe):
     name = "launches"
     ways = ("spans", "full")
+    levels = ("standard", "deep")
     every_step = ("step_begin",)
 
     def __init__(self, session: Session) -> None:

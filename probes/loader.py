@@ -126,7 +126,7 @@ class LoaderProbe(Probe):
             session.fact("batch", fields | {"fingerprint": "" if hands_off() else _fingerprint(found)}, wanted=True)
         else:
             self._tell_later(fields, given[:_MOST_TENSORS])
-        if session.on.full and not hands_off():
+        if session.on.full and session.settings.level != "light" and not hands_off():
             self._sample(known, found)
 
     def _tell_later(self, fields: dict[str, Any], given: list[torch.Tensor]) -> None:

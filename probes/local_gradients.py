@@ -25,6 +25,7 @@ _LOCAL = ROLES.index("grad_local")
 class LocalGradientsProbe(Probe):
     name = "local_gradients"
     ways = ("full",)
+    levels = ("standard", "deep")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)

@@ -103,7 +103,7 @@ class OriginProbe(Probe):
     def _asking(self) -> bool:
         session, on = self.session, self.session.on
         early = session.step < _EARLY and session.cadence.spares(self._cost, _SHARE)
-        if not (on.full or on.deep or early):
+        if not (on.full or on.deep or early) or session.settings.level == "light":
             return False
         if hub.keeps_graph:  # what is held until the answer would keep its activations alive
             return False

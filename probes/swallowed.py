@@ -181,6 +181,7 @@ def _ancestor(cls: type[BaseException]) -> str:
 class SwallowedProbe(Probe):
     name = "swallowed"
     ways = ("full",)
+    levels = ("standard", "deep")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)

@@ -18,6 +18,7 @@ _MOST_SITES = 16
 class SyncsProbe(Probe):
     name = "syncs"
     ways = ("full",)
+    levels = ("standard", "deep")
     every_step = ("step_begin",)
 
     def __init__(self, session: Session) -> None:

@@ -32,6 +32,7 @@ Key = tuple[str, str, bool | None, bool]
 class TransfersProbe(Probe):
     name = "transfers"
     ways = ("full",)
+    levels = ("standard", "deep")
     every_step = ("step_begin",)
 
     def __init__(self, session: Session) -> None:

@@ -57,7 +57,7 @@ class WeightsProbe(Probe):
             self._check(watched, session.step, "before")
 
     def optimizer_begin(self, optimizer: Any) -> None:
-        if not self.session.on.full or hands_off():
+        if not self.session.on.full or self.session.settings.level == "light" or hands_off():
             return
         watched = self._watch(owned(optimizer))
         if watched:
@@ -71,6 +71,9 @@ class WeightsProbe(Probe):
             return
         watched = self._watch(owned(optimizer))
         if not watched:
+            return
+        if session.settings.level == "light":
+            self._check(watched, session.step, "after")
             return
         self._sample(watched, before)
 

@@ -46,6 +46,7 @@ _LEAST = 12
 _FEW = 3
 _IN_FULL, _IN_BRIEF, _NOTES = 3, 10, 5
 """Findings that are told with all their whys at the end of a run; those that are told at all; and mere notes."""
+_STABLE = "C-TRAINSTABLE-001"
 _ENDS = "C-PROCESS-001"
 _OF_THE_LOSS = frozenset({
     "C-TRAINSTABLE-001", "C-LOSSSPIKE-001", "C-LEARN-001", "C-GENERAL-001", "FALSIFY-ALBOR-001", "FALSIFY-ALBOR-002",
@@ -166,7 +167,7 @@ def verdict_word(verdict: Verdict) -> str:
 def _headline(diagnosis: Diagnosis) -> str:
     steps = diagnosis.run.get("steps") or 0
     if diagnosis.verdict is Verdict.FAIL and diagnosis.findings:
-        return _broke(diagnosis.findings[0])
+        return _broke(diagnosis.findings[0], diagnosis)
     if diagnosis.verdict is Verdict.FAIL:
         return "; ".join(clean(contract.why) for contract in diagnosis.contracts if contract.verdict == "FAIL")
     counted = f"{steps:,} step{'s' * (steps != 1)}{' so far' * _unfinished(diagnosis)}"
@@ -178,12 +179,13 @@ def _headline(diagnosis: Diagnosis) -> str:
     return f"{counted}: {'; '.join(reasons) or 'nothing could be judged'}"
 
 
-def _broke(finding: Finding) -> str:
+def _broke(finding: Finding, diagnosis: Diagnosis) -> str:
     if finding.root_cause in ("no-gradient-path", "dead-activations"):
         return "a part of the model does not learn"
     if finding.contract in ("", _ENDS) or finding.severity is not Severity.ERROR:
         return clean(finding.symptom)
-    if finding.nature == "static":
+    unstable = any(each.id == _STABLE and each.verdict == Verdict.FAIL for each in diagnosis.contracts)
+    if finding.nature == "static" and not unstable:
         return f"wrong from step {finding.first_step:,} on"  # it trains: nothing broke that was whole
     return f"training broke in step {finding.first_step:,}"
 

@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import brickprof
 from brickprof.capture import hub, patches
-from brickprof.capture.cadence import GROWN
 from brickprof.capture.probe import Probe
 
 
@@ -685,22 +684,3 @@ def test_a_zero_grad_of_the_users_own_gets_what_it_was_given(tmp_path: Path, mon
         net(torch.ones(2, 4)).sum().backward()
         optimizer.step()
     assert cleared == [optimizer]
-
-
-def test_at_light_a_young_run_is_seen_like_any_other_and_then_left_alone(tmp_path: Path) -> None:
-    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    hooked, around = [], []
-    with brickprof.attach(net, optimizer, out=tmp_path, level="light"):
-        for step in range(300):
-            optimizer.zero_grad()
-            net(torch.randn(8, 4)).square().mean().backward()
-            if any(layer._forward_hooks or layer._forward_pre_hooks for layer in net):
-                hooked.append(step)
-            around.append(len(net._forward_hooks) + len(net._forward_pre_hooks))
-            optimizer.step()
-    run = brickprof.load(next(tmp_path.iterdir()))
-    for role in ("grad", "weight", "update", "activation"):
-        assert set(run.samples[run.samples.role == role].step) >= {4, 64, 256}, role
-    assert run.samples.step.max() == 256 and max(hooked) <= 257
-    assert around[-1] == around[GROWN] < around[GROWN - 1]

@@ -60,16 +60,17 @@ def test_training_is_byte_identical_at_every_level(modes, models, tmp_path):
     for level in LEVELS:
         out = tmp_path / level
         assert watched(level, out, modes, tmp_path) == plain, f"level {level} changed the training"
-        assert_something_was_captured(out, models, ranks=2 if modes == ("ddp",) else 1)
+        assert_something_was_captured(out, level, models, ranks=2 if modes == ("ddp",) else 1)
 
 
-def assert_something_was_captured(out: Path, models: set[str], ranks: int) -> None:
+def assert_something_was_captured(out: Path, level: str, models: set[str], ranks: int) -> None:
     """An identical hash means little if nobody was looking."""
     run = brickprof.load(next(out.iterdir()))
     assert len(run.ranks) == ranks
     assert len(run.loss) >= 6 * ranks
-    looked_at = set(run.samples.loc[run.samples.role == "grad"].model)
-    assert looked_at >= models, f"no gradient was looked at in {models - looked_at}"
+    if level != "light":
+        looked_at = set(run.samples.loc[run.samples.role == "grad"].model)
+        assert looked_at >= models, f"no gradient was looked at in {models - looked_at}"
 
 
 @pytest.mark.slow

@@ -247,9 +247,13 @@ def test_a_style_ends_where_its_word_does():
     assert "\x1b[1mContracts\x1b[0m\x1b[2m    1 broken" in text
 
 
-def test_what_was_wrong_from_the_start_did_not_break():
-    text = shown(broken_diagnosis(incident(1, nature="static", first_step=0)))
-    assert text.startswith("✗ FAIL  wrong from step 0 on")
+@pytest.mark.parametrize(
+    ("contract", "told"), [("C-COSINE-001", "wrong from step 0 on"), ("C-TRAINSTABLE-001", "training broke in step 0")]
+)
+def test_what_was_wrong_from_the_start_did_not_break_unless_the_numbers_did(contract, told):
+    made = broken_diagnosis(incident(1, nature="static", first_step=0, contract="C-COSINE-001"))
+    results = [replace(each, id=contract) if each.verdict is Verdict.FAIL else each for each in made.contracts]
+    assert shown(replace(made, contracts=tuple(results))).startswith(f"✗ FAIL  {told}")
 
 
 @pytest.mark.parametrize("variable", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])

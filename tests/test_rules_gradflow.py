@@ -316,7 +316,7 @@ def test_first_updates_after_which_gradients_do_not_reach_the_first_layers(reach
     assert all(each.cause == "warmup-missing" for each in found)
 
 
-@pytest.mark.parametrize(("steps", "given"), [(20, True), (200, True), (200, False)])
+@pytest.mark.parametrize(("steps", "given"), [(20, True), (200, True), (200, False), (8400, True)])
 def test_a_bias_that_cancels_is_healthy_however_often_it_was_looked_at(steps, given):
     """The last bias of a critic that compares two means: its gradient is there, and zero."""
     made = Made(*BLOCKS)

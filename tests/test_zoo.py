@@ -313,9 +313,12 @@ def test_specimens_are_watched_at_the_level_that_is_asked_for_unless_they_ask_th
     assert outcome.diagnosis["run"]["level"] == level, outcome.said
 
 
-def test_a_level_that_there_is_not_runs_nothing(cage, capsys):
-    assert main(["zoo", "calm", "--level", "loud"]) == 2
-    assert "--level is 'loud'" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "said"), [(("--level", "loud"), "--level is 'loud'"), (("--level", "light", "--again"), "runs nothing")]
+)
+def test_a_level_that_there_is_not_or_that_nobody_needs_runs_nothing(cage, capsys, words, said):
+    assert main(["zoo", "calm", *words]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_out_of_time_ends_everything_that_was_started(tmp_path):

@@ -20,8 +20,6 @@ nobody measures are noticed too: where the whole came out dearer than the budget
 The first seconds that capture spends in all are credit: while it lasts,
 the facts of every tiny step are written and it gets a small allowance besides its share, so that a toy run of two
 minutes is seen in full; a run of days never notices.
-
-At level light blocks, spans and full are only for a young run, and for steps behind an anomaly.
 """
 
 from __future__ import annotations
@@ -158,15 +156,11 @@ class Cadence:
             return NOTHING
         switches, deep = self.switches, step <= self.deep_until or planned or self.level == "deep"
         for way in WAYS:
-            due = self._lasting(way) and step % self.stride[way] == 0
-            setattr(switches, way, deep or due or self._early(step, way))
+            allowed = deep or self.level != "light" or way in _LIGHT
+            setattr(switches, way, allowed and (deep or step % self.stride[way] == 0 or self._early(step, way)))
         switches.facts = switches.facts or attentive
         switches.deep = deep
         return switches
-
-    def _lasting(self, way: str) -> bool:
-        """Whether it goes on when the run is no longer young: at light only some do."""
-        return self.level != "light" or way in _LIGHT
 
     def _early(self, step: int, way: str) -> bool:
         """What happens first decides most: early steps are seen in full where that is no burden."""
@@ -372,7 +366,7 @@ class Cadence:
         left, before = whole, dict(self.stride)
         for way in WAYS:
             costs = self._costs[way]
-            if not costs or not self._lasting(way):
+            if not costs:
                 continue
             cost = median(costs)
             longest = _LONGEST[way] * (_RELIEVED.get(self.level, 4) if self.relieved and way not in _ROW_WAYS else 1)
@@ -386,7 +380,7 @@ class Cadence:
             if stride > current or stride * 4 <= current or stride == 1 or current > longest:
                 self.stride[way] = stride
             left = max(left - cost / self.stride[way], 0.05 * whole)
-        self.least = min(stride for way, stride in self.stride.items() if self._lasting(way))
+        self.least = min(stride for way, stride in self.stride.items() if self.level != "light" or way in _LIGHT)
         return self.stride != before
 
 

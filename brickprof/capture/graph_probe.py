@@ -20,6 +20,7 @@ from brickprof.capture.surroundings import hands_off
 
 class GraphProbe(Probe):
     ways = ("full",)
+    levels = ("standard", "deep")
     most_looks: float = 4
 
     def __init__(self, session: Session) -> None:

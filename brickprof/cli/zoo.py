@@ -80,6 +80,8 @@ def zoo(
 
     if level is not None and level not in LEVELS:
         raise UsageError(f"--level is {level!r}.", f"Give one of: {', '.join(LEVELS)}.")
+    if level is not None and again:
+        raise UsageError("--again runs nothing, so that --level has nothing to say.", "Leave one of the two out.")
     both = everything or faults == controls
     ours = known.faults() | known.controls() if folder is None else known.elsewhere(folder)
     pool = [each for each in ours.values() if (both or each.healthy is controls) and (each.needs != "cpu" or not gpu)]

@@ -48,10 +48,9 @@ class _Parameter:
     """All steps that have been told, also those that are no longer among ``steps``."""
 
     def without(self, step: int, rank: int, evidence: str, *, none: bool) -> None:
-        if step in self.seen:
+        if step in self.seen or len(self.seen) >= _MOST_STEPS:
             return
-        if len(self.seen) < _MOST_STEPS:
-            self.seen.add(step)
+        self.seen.add(step)
         self.none += none
         if len(self.steps) >= _KEPT:
             # Keeps the oldest half and the newest half.
