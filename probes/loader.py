@@ -31,6 +31,8 @@ _ELEMENTS = 32
 _MOST_TENSORS = 4
 _SLOW_NS = 50_000_000
 _EVERY_BATCH = 4096
+_DEAR = 0.5
+"""The part of the budget that steps may take in which only the batch is looked at: they are not merely noted then."""
 _LOOKED_AT = 16_384
 _WHOLE = 1 << 20
 
@@ -59,6 +61,7 @@ class LoaderProbe(Probe):
         self._last: _Loader | None = None
         self._open = 0
         self._written = 0
+        self._too_dear = False
 
     # -- loaders
 
@@ -97,7 +100,11 @@ class LoaderProbe(Probe):
     # -- batches
 
     def step_begin(self, step: int) -> None:
-        hub.every_batch = self._written < _EVERY_BATCH and self.session.cadence.typical_ns >= _SLOW_NS
+        cadence = self.session.cadence
+        if hub.every_batch and cadence.idle_ns > _DEAR * cadence.budget * cadence.typical_ns:
+            self._too_dear = True
+        slow = cadence.typical_ns >= _SLOW_NS
+        hub.every_batch = slow and self._written < _EVERY_BATCH and not self._too_dear
 
     def fetch_begin(self, loader: Any) -> None:
         if not self.session.tracing:

@@ -351,6 +351,22 @@ def test_loader_batches_have_fingerprints_that_tell_them_apart(tmp_path: Path) -
     assert [event.step for event in batches] == list(range(6))
 
 
+@pytest.mark.parametrize(("idle", "kept"), [(50e3, True), (400e3, False)])
+def test_every_batch_of_slow_steps_is_looked_at_where_that_fits_the_budget(
+    tmp_path: Path, idle: float, kept: bool
+) -> None:
+    with brickprof.attach(nn.Linear(4, 2), out=tmp_path, level="light") as watching:
+        session = watching._session
+        (probe,) = (probe for probe in session.dispatch._probes if probe.name == "loader")
+        session.cadence.typical_ns = 65e6
+        session.cadence._idle.extend([idle] * 9)
+        found = []
+        for step in (128, 192, 256):
+            probe.step_begin(step)
+            found.append(hub.every_batch)
+    assert found == [True, kept, kept] and not hub.every_batch
+
+
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     originals = (
         torch.autograd.backward, torch.autograd.grad, torch.optim.Optimizer.zero_grad,
