@@ -6,7 +6,8 @@ what the machine does by itself); the same ratios of CPU seconds, which say more
 session says that it spent in the watched ones, and how much more than that the ratio found.
 
 Two processes of the same program differ by up to three per cent where the device waits for the host; all blocks here
-share one process, and that is gone. In the other blocks nobody watches, and torch's functions are torch's own again.
+share one process, and that is gone. In the other blocks nobody watches, and torch's functions are torch's own again;
+hooks on modules, where there are any, stay, and so does the thread that writes what came last.
 A watched block ends with working off what it noted, which a training does every second or three: short blocks are
 dearer than a training is. How far the ratio is from the account hardly depends on that, and tells what the account
 of a whole run leaves out.

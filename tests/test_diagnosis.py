@@ -129,28 +129,25 @@ def test_a_frozen_layer_further_back_proves_nothing_about_products():
     assert found(made).root_cause != "fp16-overflow"
 
 
-def test_a_factor_of_the_loss_that_is_nan_was_divided_by_nothing():
+def handed(grad_fn: str, op: str, name: str, *, given: bool | None) -> Made:
+    """A loss that is NaN by something that needs no gradient; ``given``: whether what the model got is finite."""
     made = Made()
     made.healthy(5)
     made.forward(5)
-    made.event("loss", 5, value=NAN, micro=0, dtype="float32", grad_fn="SubBackward0")
-    look = {"name": "other", "min": -2.0, "max": 1.0, "nan": 16, "inf": 0, "numel": 96, "finite": False}
-    told = made.event("origin", 5, op="MulBackward0", inputs=[look], given_finite=True)
-    told.fields["kind"] = "input"
-    finding = found(made)
+    made.event("loss", 5, value=NAN, micro=0, dtype="float32", grad_fn=grad_fn)
+    look = {"name": name, "min": -2.0, "max": 1.0, "nan": 16, "inf": 0, "numel": 96, "finite": False}
+    made.event("origin", 5, op=op, inputs=[look], given_finite=given).fields["kind"] = "input"
+    return made
+
+
+def test_a_factor_of_the_loss_that_is_nan_was_divided_by_nothing():
+    finding = found(handed("SubBackward0", "MulBackward0", "other", given=True))
     assert finding.root_cause == "division-by-zero" and "16 of 96" in finding.whys[-1].finding
 
 
 @pytest.mark.parametrize(("given", "sure"), [(False, True), (None, False)])
 def test_data_is_blamed_with_less_certainty_where_nobody_saw_what_the_model_was_given(given, sure):
-    made = Made()
-    made.healthy(5)
-    made.forward(5)
-    made.event("loss", 5, value=NAN, micro=0, dtype="float32", grad_fn="NllLossBackward0")
-    look = {"name": "input", "min": -2.0, "max": 1.0, "nan": 16, "inf": 0, "numel": 96, "finite": False}
-    told = made.event("origin", 5, op="ConvolutionBackward0", inputs=[look], given_finite=given)
-    told.fields["kind"] = "input"
-    finding = found(made)
+    finding = found(handed("NllLossBackward0", "ConvolutionBackward0", "input", given=given))
     assert finding.root_cause == "data-nonfinite" and (finding.confidence > 0.85) is sure
     assert ("Not recorded" in finding.whys[-1].finding) is not sure
 
