@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from brickprof.kernels._tables import Kept, Table, put, send, table
 from brickprof.operators.launch import FLOATS, Bound, Kernel, kernel, takes_torch, wants
 
 _dtype = attrgetter("dtype")
+_pointer, _contiguous, _strides = Tensor.data_ptr, Tensor.is_contiguous, Tensor.stride
 NAMES = ("nan", "inf", "absmax", "l2", "mean", "zeros", "checksum", "numel")
 BLOCK, ROUNDS = 1024, 64
 """Words of 32 bits that a program takes at a time, and how many times."""
@@ -269,6 +271,27 @@ class _Layout(NamedTuple):
         return True
 
 
+class Standing:
+    """The launch over tensors of one layout that come back to where they were, as gradients do: settled but for where
+    its table goes. Neither sizes nor types are asked for: whoever asks for a table knows that they are the same."""
+
+    def __init__(self, layout: _Layout, tensors: Sequence[Tensor]) -> None:
+        self._whole = layout.whole
+        self._pointers = list(map(_pointer, tensors))
+        self._addresses = put(self._pointers, torch.int64, tensors[0].device)
+        self._at = self._addresses.data_ptr()
+        self._strides = None if all(map(_contiguous, tensors)) else list(map(_strides, tensors))
+
+    def __call__(self, tensors: Sequence[Tensor], page: int) -> bool:
+        """The table of ``tensors`` at the address ``page``, of pinned memory; False where they lie elsewhere."""
+        if list(map(_pointer, tensors)) != self._pointers:
+            return False
+        if not all(map(_contiguous, tensors)) and list(map(_strides, tensors)) != self._strides:
+            return False
+        self._whole.launch(addresses=self._at, out=page)
+        return True
+
+
 class Statistics:
     """The statistics of the same tensors again and again, such as all gradients of a model; on one stream."""
 
@@ -277,11 +300,13 @@ class Statistics:
         self._kept = Kept[_Layout]()
         self._chunks, self._draw = (_chunks, _sample) if heard else (_chunks.unheard(), _sample.unheard())
 
-    def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
-        """A table (tensors, 8), columns as in NAMES. Asks nothing of the device."""
+    def __call__(self, tensors: Sequence[Tensor], around: AbstractContextManager[Any] | None = None) -> Tensor:
+        """A table (tensors, 8), columns as in NAMES. Asks nothing of the device. The launch alone is made inside
+        ``around``."""
         layout = self._placed(tensors)
         out = torch.empty_like(layout.shape)
-        layout.whole.launch(addresses=layout.table.addresses, out=out)
+        with around or nullcontext():
+            layout.whole.launch(addresses=layout.table.addresses, out=out)
         return out
 
     def again(self, tensors: Sequence[Tensor], page: Tensor, addresses: Any) -> bool:
@@ -293,16 +318,21 @@ class Statistics:
         layout = self._kept.alike(list(map(Tensor.numel, tensors)))
         if layout is None or not layout.whole.settled or set(map(_dtype, tensors)) != {layout.dtype}:
             return False
-        addresses[:] = list(map(Tensor.data_ptr, tensors))
+        addresses[:] = list(map(_pointer, tensors))
         if (addresses & 15).any() == layout.table.aligned or not addresses.all():
             return False
         if set(map(Tensor.get_device, tensors)) != {layout.shape.get_device()}:
             return False
-        if not (all(map(Tensor.is_contiguous, tensors)) or all(map(_dense, tensors))):
+        if not (all(map(_contiguous, tensors)) or all(map(_dense, tensors))):
             return False
         at = page.data_ptr()
         layout.whole.launch(addresses=at + 64 * len(tensors), out=at)
         return True
+
+    def standing(self, tensors: Sequence[Tensor]) -> Standing | None:
+        """The same for tensors that were just looked at and are taken to come back to where they are."""
+        layout = self._kept.alike(list(map(Tensor.numel, tensors)))
+        return Standing(layout, tensors) if layout is not None and layout.whole.settled else None
 
     def sample(self, tensors: Sequence[Tensor], count: int = 1024) -> Tensor:
         """``count`` values of each tensor, evenly spread, as fp32 (tensors, count)."""
@@ -318,7 +348,7 @@ class Statistics:
         return out
 
     def _placed(self, tensors: Sequence[Tensor]) -> _Layout:
-        pointers, numels = list(map(Tensor.data_ptr, tensors)), list(map(Tensor.numel, tensors))
+        pointers, numels = list(map(_pointer, tensors)), list(map(Tensor.numel, tensors))
         return self._kept.at(
             pointers, numels, lambda: _layout(tensors, pointers, self._chunks),
             lambda layout: layout.moves(tensors, pointers),

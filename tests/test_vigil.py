@@ -256,7 +256,7 @@ def test_norms_of_a_clip_tell_what_the_tables_between_do_not():
 
 
 def test_where_tables_are_dear_every_fourth_step_has_rows_of_norms(monkeypatch):
-    ticking(monkeypatch, lambda look: 200_000)
+    ticking(monkeypatch, lambda look: 1_600_000)
     over, given = settled(), parameters()
     over.cadence.typical_ns = 26e6
     watch, normal, _, tables = clipped(over, given, 200)

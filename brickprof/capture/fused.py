@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -43,6 +42,26 @@ class Table(NamedTuple):
         return ordered
 
 
+class _Timed:
+    """Launches, each between two events."""
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def __enter__(self) -> None:
+        self._pairs.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
+        self._pairs[-1][0].record()
+
+    def __exit__(self, *_: object) -> None:
+        self._pairs[-1][1].record()
+
+    def ns(self) -> float | None:
+        """What they took the device; None while it is at it."""
+        if not all(after.query() for _, after in self._pairs):
+            return None
+        return 1e6 * sum(float(before.elapsed_time(after)) for before, after in self._pairs)
+
+
 class Fused:
     """What is compiled, and the tables of addresses of each purpose."""
 
@@ -56,6 +75,10 @@ class Fused:
         self._made: dict[tuple[str, torch.dtype, int], Any] = {}
         self._lone: dict[str, tuple[int, Any]] = {}
         """Purposes whose tensors were all of one type the last time: the stream, and what was made for them."""
+        self._lay: dict[str, bytes] = {}
+        """By purpose: where its tensors lay the last time."""
+        self._standing: dict[str, tuple[int, Any]] = {}
+        """Purposes whose tensors come back to where they were: the stream, and the launch that is settled for it."""
         self._gathers: dict[int, Any] = {}
         """By device: nothing yet, what was compiled, what was made of it."""
         self._times: dict[str, list[Any]] = {}
@@ -80,6 +103,23 @@ class Fused:
         except (TypeError, RuntimeError, NotImplementedError):  # sparse, or without memory of its own
             return False
 
+    def back(self, purpose: str, values: Sequence[torch.Tensor], page: Page, stream: Any) -> bool:
+        """The same for gradients of parameters that are those of the last time, every one: nothing is asked of them
+        but where they lie, once that was the same twice."""
+        there = self._standing.get(purpose)
+        try:
+            if there and there[0] == stream.cuda_stream and there[1](values, page.buffer.data_ptr()):
+                return True
+            if not self.again(purpose, values, page, stream):
+                return False
+            lay = page.given.tobytes()
+            if self._lay.get(purpose) == lay and (made := self._lone[purpose][1].standing(values)) is not None:
+                self._standing[purpose] = stream.cuda_stream, made
+            self._lay[purpose] = lay
+        except (TypeError, RuntimeError, NotImplementedError):  # as above
+            return False
+        return True
+
     def gather(self, device: int) -> Callable[[torch.Tensor], None] | None:
         """What fetches small tensors from ``device``; None until it is compiled, and where it cannot be."""
         found = self._gathers.get(device)
@@ -98,6 +138,7 @@ class Fused:
     def _launched(
         self, purpose: str, values: Sequence[torch.Tensor], launch: Callable[[Any, Sequence[torch.Tensor]], Any]
     ) -> Table | None:
+        self._standing.pop(purpose, None)
         if self._failures.get(purpose, 0) >= _MOST_FAILURES:
             return None
         groups = self._groups(values)
@@ -145,26 +186,24 @@ class Fused:
         return len(self._times.get(purpose, ())) >= _TIMED
 
     def timed_table(self, purpose: str, values: Sequence[torch.Tensor]) -> Table | None:
-        """The same; the first few times between two events, which are asked later."""
+        """The same; the first few times every launch between two events, which are asked later."""
         times = self._times.setdefault(purpose, [])
         if len(times) >= _TIMED or hands_off():
             return self.table(purpose, values)
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        before.record()
-        found = self.table(purpose, values)
-        after.record()
+        timed = _Timed()
+        found = self._launched(purpose, values, lambda made, part: made(part, timed))
         if found is not None:
-            times.append((before, after))
+            times.append(timed)
         return found
 
     def device_ns(self, purpose: str) -> float:
-        """What one table takes the device; 0 while nobody knows."""
+        """What one table takes the device; 0 while nobody knows. A device that waits for the host's next word is not
+        at work, and events count that too: the shortest time is the truest."""
         times = self._times.get(purpose, [])
         for place, each in enumerate(times):
-            if isinstance(each, tuple) and each[1].query():
-                times[place] = each[0].elapsed_time(each[1]) * 1e6
-        known = [each for each in times if isinstance(each, float)]
-        return median(known) if known else 0.0
+            if isinstance(each, _Timed) and (took := each.ns()) is not None:
+                times[place] = took
+        return min((each for each in times if isinstance(each, float)), default=0.0)
 
     # -- compiling
 

@@ -197,14 +197,17 @@ class Readback:
             self._cut[key] = page
         return page
 
-    def written(self, page: Page, stream: Any, done: Done) -> None:
-        """The device was told to fill ``page``, in ``stream``: hands it to ``done`` when that has happened. One mark
-        stands for several pages."""
+    def written(self, page: Page, stream: Any, done: Done, taken: int = 0, *, passive: bool = False) -> None:
+        """The device was told to fill ``page``, in ``stream``, at the time ``taken`` or now: hands it to ``done`` when
+        that has happened. One mark stands for several pages. ``passive``: there is none just now."""
         if self._unmarked and stream != self._unmarked_on:
+            if passive:
+                self.dropped += 1  # and the page with it: nobody knows when it is written
+                return
             self._mark()
         self._unmarked_on = stream
-        self._unmarked.append((page.buffer, page.values, done, now()))
-        if len(self._unmarked) >= _ENOUGH:
+        self._unmarked.append((page.buffer, page.values, done, taken or now()))
+        if len(self._unmarked) >= _ENOUGH and not passive:
             self._mark()
 
     def _mark(self) -> None:

@@ -35,7 +35,7 @@ from brickprof.capture.device_clock import DeviceClock
 from brickprof.capture.dispatch import Dispatch
 from brickprof.capture.fused import Fused
 from brickprof.capture.models import Model
-from brickprof.capture.readback import Readback
+from brickprof.capture.readback import Page, Readback
 from brickprof.capture.steps import StepClock
 from brickprof.capture.stretch import Passed, Stretches, rate_of
 from brickprof.capture.surroundings import hands_off
@@ -123,6 +123,10 @@ class Session:
         """Whether norms that a clip computes are worth the trouble."""
         self.norms_passed: Callable[[int, Passed, range], None] = _nothing
         """The same for norms that clips have computed."""
+        self.tables_every: Callable[[], int] = int
+        """One step of so many that are only noted has a table of its gradients; 0 where none has."""
+        self.table_in_passing: Callable[..., Page | None] = _nothing
+        """Sends for it."""
         self.stretches = Stretches(self)
         self.lookout: Lookout | None = None
         """The same for the outputs of blocks."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from brickprof.capture.desk import desk
-from brickprof.capture.readback import may_hold
+from brickprof.capture.readback import Page, may_hold
 from brickprof.capture.surroundings import static_outputs
 from brickprof.capture.tensors import on_host
 from brickprof.capture.vigil import ends_of
@@ -82,6 +82,8 @@ class Passed(NamedTuple):
     """The first and the last of them."""
     norms: Sequence[Norms]
     """What each clip has computed; nothing where that is not wanted."""
+    tables: dict[int, Page]
+    """By its place among them: the table of all gradients, where it was sent for as well."""
     rates: Sequence[Any]
     """With which the updates were made: so many steps are over."""
     fetched: int
@@ -103,9 +105,10 @@ class Stretch:
     graph lives longer for it: a training may end in the middle of a stretch, and the program go on for hours."""
 
     __slots__ = (
-        "_at", "_began", "_cleared", "_clips", "_current", "_device", "_ends", "_key", "_lane", "_left", "_losses",
-        "_norms", "_number", "_optimizer", "_passed", "_place", "_rate", "_rates", "_session", "_stream", "_until",
-        "_version", "_whole", "_zeroed", "fetched", "noted_ns", "open", "thread", "waits", "whose",
+        "_at", "_began", "_cleared", "_clips", "_current", "_device", "_due", "_ends", "_every", "_key", "_lane",
+        "_left", "_losses", "_norms", "_number", "_optimizer", "_passed", "_place", "_rate", "_rates", "_session",
+        "_stream", "_tables", "_until", "_version", "_whole", "_zeroed", "fetched", "noted_ns", "open", "tables_ns",
+        "thread", "waits", "whose",
     )  # fmt: skip
 
     def __init__(
@@ -128,6 +131,12 @@ class Stretch:
         self._key: tuple[int, int] | None = None
         """Of what is clipped."""
         self._ends: Ends | None = None
+        self._every = session.tables_every() if whole else 0
+        self._due = 1 + -(session.step + 1) % self._every if self._every else 0
+        """A table is sent for with the clip of so many steps, and by the clip that comes next."""
+        self._tables: dict[int, Page] = {}
+        self.tables_ns = 0
+        """What that took."""
         self._left = steps
         self.noted_ns = 0
         """What noting took in the step that was timed."""
@@ -213,11 +222,24 @@ class Stretch:
             if norms.each.numel() != key[1]:
                 return False
             self._norms.append(norms)
+            if len(self._norms) == self._due:
+                self._send_for_table(parameters, key)
         except Exception:
             return False
         self._at = _CLIPPED
         self.waits = True
         return True
+
+    def _send_for_table(self, parameters: list[Any], key: tuple[int, int]) -> None:
+        start = _counter()
+        try:
+            page = self._session.table_in_passing(parameters, key)
+            if page is not None:
+                self._tables[self._due - 1] = page
+            self._due += self._every
+        except Exception:
+            self._due = 0
+        self.tables_ns += _counter() - start
 
     def updated(self, optimizer: Any) -> bool:
         if not self.waits or id(optimizer) != self.whose:
@@ -250,7 +272,11 @@ class Stretch:
         began, losses, counted, zeroed = zip(*self._passed, strict=True) if self._passed else ((),) * 4
         fetched = _counter() if self.fetched and self._at == _UPDATED else 0
         stamps, key = [at + OFFSET for at in counted], self._key or (0, 0)
-        steps = Passed(began, losses, self._version, stamps, zeroed, key, self._ends, self._norms, self._rates, fetched)
+        steps = Passed(
+            began, losses, self._version, stamps, zeroed, key, self._ends, self._norms, self._tables, self._rates,
+            fetched,
+        )  # fmt: skip
+        self._session.correct(self.tables_ns)
         if self._rates:
             desk.passed(self.whose, self._cleared, self._zeroed)
         lane, elsewhere = self._lane, self._current is not None and self._current() != self._place
@@ -309,9 +335,9 @@ class _Timed(Stretch):
         return noted
 
     def clipped(self, parameters: list[Any], norms: Norms | None) -> bool:
-        start = _counter()
+        start, tables = _counter(), self.tables_ns
         noted = super().clipped(parameters, norms)
-        self.noted_ns += _counter() - start
+        self.noted_ns += _counter() - start - (self.tables_ns - tables)
         return noted
 
     def updated(self, optimizer: Any) -> bool:

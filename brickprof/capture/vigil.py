@@ -22,14 +22,16 @@ from __future__ import annotations
 import math
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from brickprof.capture import tensors
-from brickprof.capture.readback import Several
+from brickprof.capture.readback import Page, Several
 from brickprof.capture.surroundings import hands_off
 from brickprof.clock import now
 
@@ -39,8 +41,8 @@ if TYPE_CHECKING:
 
 _SHARE = {"light": 0.05, "standard": 0.75, "deep": 1.0}
 """Of the budget; the rest is for all other looks."""
-_SHARE_BESIDE_NORMS = 0.05
-"""Of tables where norms tell the rest: what comes of a table later costs as much again."""
+_SHARE_BESIDE_NORMS = 0.4
+"""Of tables where norms tell the rest."""
 _LONGEST = {"light": 2048, "standard": 64, "deep": 64}
 _AFTERWARDS = {"light": 4.0, "standard": 1.0, "deep": 1.0}
 """A table costs so many times what it takes to send for it until its rows are written: counted where a budget is so
@@ -49,6 +51,7 @@ _MOST_DOUBTS = 8
 _RECKON = 16
 _USUAL = 1.25
 """A look takes so many times the quickest one."""
+_MOST_REFUSED = 8
 _MOST_GROUPS = 4
 _PLAIN = {torch.Tensor}
 _COLUMNS = 8
@@ -134,6 +137,10 @@ Broken = Callable[[int, Names, list[float]], None]
 """The step, the parameters that had a gradient, and the norm of each: not all are finite."""
 
 
+def _forgotten(_host: torch.Tensor) -> None:
+    """Whose a table was nobody knows any more."""
+
+
 def _within(parameters: Sequence[torch.Tensor], seen: frozenset[int]) -> bool:
     """Optimizers hold the parameters of a model in an order of their own: the ends and the number tell."""
     return len(parameters) <= len(seen) and id(parameters[0]) in seen and id(parameters[-1]) in seen
@@ -162,6 +169,10 @@ class Vigil:
         """Whose gradients each purpose reads, those included that have none."""
         self._known: dict[tuple[int, int], _Known] = {}
         """By the first parameter and their number."""
+        self._passing: deque[int] = deque(maxlen=_RECKON)
+        """What tables took the host lately that were sent for in passing."""
+        self._refused = 0
+        """How many of them, one after another, came to nothing."""
 
     @property
     def stride(self) -> int:
@@ -171,8 +182,42 @@ class Vigil:
     def idle(self, step: int, most: int, *, clips: bool) -> int:
         """How many of the steps behind ``step`` are without a table, and so without anything that has to be done at
         once; up to ``most``."""
-        every = max(self._stride, ROWS_EVERY) if clips and self._by_norms else self._stride
+        if not (clips and self._by_norms):
+            every = self._stride
+        elif self.every:
+            return most
+        else:
+            every = max(self._stride, ROWS_EVERY)
         return min(most, every - 1 - step % every)
+
+    @property
+    def every(self) -> int:
+        """Where norms tell the rest: one step of so many has a table that is sent for in passing; 0 where that comes to
+        nothing, or not yet."""
+        if not self._by_norms or self._refused >= _MOST_REFUSED:
+            return 0
+        return max(self._stride, ROWS_EVERY) if all(map(self._session.fused.settled, self._groups)) else 0
+
+    def in_passing(self, parameters: Sequence[torch.Tensor], key: tuple[int, int]) -> Page | None:
+        """Sends for the table of ``parameters`` that are about to be clipped in a step that is only noted: nothing but
+        the launch, and ``passed`` has to follow. None where their norms have to do."""
+        known, session = self._known.get(key), self._session
+        if known is None or not known.whole or not known.alike or not known.names.are(parameters, key[0]):
+            return None
+        if hands_off():
+            return None
+        start, readback = _counter(), session.readback
+        values: list[Any] = [parameter.grad for parameter in parameters]
+        page = readback.page(known.tensors, _COLUMNS)
+        if page is None:
+            return None
+        if not session.fused.back(known.purpose, values, page, readback.lane.stream(values[0])):
+            readback.unused(page)
+            self._refused += 1
+            return None
+        self._refused = 0
+        self._passing.append(_counter() - start)
+        return page
 
     def wants(self, optimizer: Any) -> bool:
         """Whether the gradients that ``optimizer`` is about to apply are to be looked at; told by the ends of it."""
@@ -227,17 +272,30 @@ class Vigil:
             self._learn(purpose, _counter() - start)
 
     def passed(self, step: int, steps: Passed, which: range) -> None:
-        """The same for the clips of steps that are over, without a table, the first of which is ``step``: of the
-        parameters that their key has stood for, all of which had a gradient."""
+        """The same for the clips of steps that are over, the first of which is ``step``: of the parameters that their
+        key has stood for, all of which had a gradient. Some have a table, sent for in passing."""
+        known, readback = self._known.get(steps.key), self._session.readback
+        if known is not None and not (known.alike and known.whole and known.names.end_with(steps.ends)):
+            known = None
+        clips, passive = [], hands_off()
+        for at, number in zip(which, range(step, step + len(which)), strict=True):
+            norms, page = steps.norms[at], steps.tables.get(at)
+            if page is None:
+                clips.append((number, steps.stamps[at], norms))
+                continue
+            done = partial(self._kept, number, known.names) if known is not None else _forgotten
+            readback.written(page, readback.lane.stream(norms.each), done, steps.stamps[at], passive=passive)
+        if self._passing and not passive:
+            self._reckon()
         if not self._by_norms:
             return  # tables tell what is told
-        part = slice(which.start, which.stop)
-        clips = list(zip(range(step, step + len(which)), steps.stamps[part], steps.norms[part], strict=True))
-        known = self._known.get(steps.key)
-        if known is not None and known.alike and known.whole and known.names.end_with(steps.ends):
-            self._hold(clips, known.names, passive=hands_off())
+        if known is not None:
+            self._hold(clips, known.names, passive=passive)
         else:
-            self._session.readback.dropped += len(clips)
+            readback.dropped += len(clips)
+
+    def _kept(self, step: int, names: Names, host: torch.Tensor) -> None:
+        self._arrived(step, names, host.numpy())
 
     def _hold(self, clips: Sequence[tuple[int, int, Norms]], names: Names, *, passive: bool = False) -> None:
         """Norms that clips have computed: enough to tell later whether, and where, something was not finite."""
@@ -311,7 +369,7 @@ class Vigil:
         if not session.fused.again(known.purpose, values, page, stream):
             readback.unused(page)
             return False
-        readback.written(page, stream, lambda host: self._arrived(step, names, host.numpy()))
+        readback.written(page, stream, partial(self._kept, step, names))
         return True
 
     def _purpose(self, having: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]) -> str:
@@ -332,12 +390,17 @@ class Vigil:
         ours = backlog.cost(purpose, spent, behind=behind, steady=True)
         session.correct(int(ours) - spent)
         self._turns += 1
-        if self._turns % _RECKON:
-            return
+        if not self._turns % _RECKON:
+            self._reckon()
+
+    def _reckon(self) -> None:
+        session = self._session
         device = sum(map(session.fused.device_ns, self._groups))
         cadence, share = session.cadence, _SHARE[session.settings.level]
         if self._by_norms:
-            host, share = sum(map(session.backlog.usual, self._groups)), min(share, _SHARE_BESIDE_NORMS)
+            share = min(share, _SHARE_BESIDE_NORMS)
+            usual = sum(map(session.backlog.usual, self._groups))
+            host = min(usual, median(self._passing)) if self._passing else usual
         else:
             host = _USUAL * sum(map(session.backlog.quickest, self._groups))
         host *= _AFTERWARDS[session.settings.level]
