@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import struct
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
@@ -34,7 +35,10 @@ from brickprof.kernels._tables import Kept, Table, put, send, table
 from brickprof.operators.launch import FLOATS, Bound, Kernel, kernel, takes_torch, wants
 
 _dtype = attrgetter("dtype")
-_pointer, _contiguous, _strides = Tensor.data_ptr, Tensor.is_contiguous, Tensor.stride
+_nbytes = attrgetter("nbytes")
+_pointer, _contiguous = Tensor.data_ptr, Tensor.is_contiguous
+_ALIGNED = bytes(range(0, 256, 16))
+"""The lowest byte of an address that is a multiple of 16."""
 NAMES = ("nan", "inf", "absmax", "l2", "mean", "zeros", "checksum", "numel")
 BLOCK, ROUNDS = 1024, 64
 """Words of 32 bits that a program takes at a time, and how many times."""
@@ -271,24 +275,31 @@ class _Layout(NamedTuple):
         return True
 
 
-class Standing:
-    """The launch over tensors of one layout that come back to where they were, as gradients do: settled but for where
-    its table goes. Neither sizes nor types are asked for: whoever asks for a table knows that they are the same."""
+class Settled:
+    """The launch over tensors whose sizes and type are known, as those of the gradients of the same parameters are:
+    settled but for where they lie, and where the table goes."""
 
     def __init__(self, layout: _Layout, tensors: Sequence[Tensor]) -> None:
-        self._whole = layout.whole
-        self._pointers = list(map(_pointer, tensors))
-        self._addresses = put(self._pointers, torch.int64, tensors[0].device)
-        self._at = self._addresses.data_ptr()
-        self._strides = None if all(map(_contiguous, tensors)) else list(map(_strides, tensors))
+        self._launch = layout.whole.function_of("addresses", "out")
+        self._aligned = layout.table.aligned
+        self._bytes = list(map(_nbytes, tensors))
+        self._words = struct.Struct(f"<{len(tensors)}q")
 
-    def __call__(self, tensors: Sequence[Tensor], page: int) -> bool:
-        """The table of ``tensors`` at the address ``page``, of pinned memory; False where they lie elsewhere."""
-        if list(map(_pointer, tensors)) != self._pointers:
+    def __call__(self, tensors: Sequence[Tensor], page: int, addresses: memoryview) -> bool:
+        """The same as ``Statistics.again``, with a ``page`` given by its address, and room in it for the ``addresses``
+        as bytes; False where the tensors are not as long as they were.
+
+        Their strides are not asked for. What has gaps is longer than what is read, and what lies in itself cannot be
+        written to, as gradients are.
+        """
+        pointers = list(map(_pointer, tensors))
+        if [tensor.nbytes for tensor in tensors] != self._bytes or not all(pointers):
             return False
-        if not all(map(_contiguous, tensors)) and list(map(_strides, tensors)) != self._strides:
+        words = self._words.pack(*pointers)
+        if self._aligned and words[::8].translate(None, _ALIGNED):
             return False
-        self._whole.launch(addresses=self._at, out=page)
+        addresses[:] = words
+        self._launch(page + 64 * len(pointers), page)
         return True
 
 
@@ -329,10 +340,14 @@ class Statistics:
         layout.whole.launch(addresses=at + 64 * len(tensors), out=at)
         return True
 
-    def standing(self, tensors: Sequence[Tensor]) -> Standing | None:
-        """The same for tensors that were just looked at and are taken to come back to where they are."""
+    def settled(self, tensors: Sequence[Tensor]) -> Settled | None:
+        """The same for tensors of which it is known that they are as these are, but for their sizes and strides."""
         layout = self._kept.alike(list(map(Tensor.numel, tensors)))
-        return Standing(layout, tensors) if layout is not None and layout.whole.settled else None
+        if layout is None or not layout.whole.settled or set(map(_dtype, tensors)) != {layout.dtype}:
+            return None
+        if set(map(Tensor.get_device, tensors)) != {layout.shape.get_device()} or not all(map(_dense, tensors)):
+            return None
+        return Settled(layout, tensors)
 
     def sample(self, tensors: Sequence[Tensor], count: int = 1024) -> Tensor:
         """``count`` values of each tensor, evenly spread, as fp32 (tensors, count)."""

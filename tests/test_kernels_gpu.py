@@ -171,6 +171,37 @@ def test_statistics_again_go_straight_into_memory_of_the_host():
     assert not made.again([odd, *tensors[1:]], page, addresses)
 
 
+def test_statistics_of_gradients_are_sent_for_by_their_addresses_alone():
+    made = statistics.Statistics()
+    tensors = [torch.randn(shape, device="cuda") for shape in ((1000, 33), (7,), (300_000,))]
+    tensors[0] = tensors[0].t()  # dense, and not contiguous
+    made(tensors)
+    page = torch.zeros(len(tensors) * 9, dtype=torch.float64, pin_memory=True)
+    table, room = page[: 8 * len(tensors)].view(-1, 8), memoryview(page.numpy()[8 * len(tensors) :]).cast("B")
+    launch = made.settled(tensors)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for number in range(3):
+            moved = [each.clone() for each in tensors]
+            moved[1][number] = torch.nan
+            assert launch(moved, page.data_ptr(), room)
+            torch.cuda.current_stream().query()
+            moved = moved if number == 2 else None
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    assert torch.equal(table, statistics.Statistics()(moved).cpu()) and table[1].tolist()[:2] == [1, 0]
+    del moved
+    assert torch.cuda.memory_allocated() <= before
+    assert not launch([tensors[0][:10], *tensors[1:]], page.data_ptr(), room)
+    assert not launch([each.bfloat16() for each in tensors], page.data_ptr(), room)
+    odd = torch.randn(33_001, device="cuda")[1:].view(1000, 33)
+    assert not launch([odd, *tensors[1:]], page.data_ptr(), room)
+    assert made.settled([tensors[0][:10], *tensors[1:]]) is None
+    assert made.settled([each.bfloat16() for each in tensors]) is None
+
+
 def test_small_tensors_are_gathered_into_memory_of_the_host():
     from brickprof.kernels import _scalars
 

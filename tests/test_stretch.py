@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 import brickprof
-from brickprof.capture import hub, patches
+from brickprof.capture import hub, patches, vigil
 from brickprof.capture import lookout as lookouts
 from brickprof.capture.desk import desk
 from brickprof.capture.fused import Fused, Table
@@ -365,6 +365,114 @@ def tables(monkeypatch):
     monkeypatch.setattr(Fused, "timed_table", table_of)
     monkeypatch.setattr(Fused, "table", table_of)
     monkeypatch.setattr(Fused, "settled", lambda self, purpose: False)
+
+
+class Kernel:
+    """Our kernel in the hands of torch: fills pages in passing. ``refuses`` some of the tables, by their number."""
+
+    def __init__(self, refuses=lambda number: False) -> None:
+        self.sent = 0
+        self.refuses = refuses
+
+    def launch_of(self, purpose, values, stream):
+        assert all(value is not None for value in values) and stream == "stream"
+
+        def launch(gradients, page, room):
+            self.sent += 1
+            if self.refuses(self.sent):
+                return False
+            table = table_of(None, purpose, gradients).values.contiguous()
+            ctypes.memmove(page, table.data_ptr(), table.nbytes)
+            return True
+
+        return launch
+
+
+@pytest.fixture
+def kernel(monkeypatch, tables):
+    made = Kernel()
+    monkeypatch.setattr(Fused, "settled", lambda self, purpose: True)
+    monkeypatch.setattr(Fused, "again", lambda self, *_: False)
+    monkeypatch.setattr(Fused, "launch_of", made.launch_of)
+    monkeypatch.setattr(vigil, "_SHARE_BESIDE_NORMS", 1e9)  # whatever it costs
+    monkeypatch.setitem(vigil._SHARE, "standard", 1e9)
+    return made
+
+
+def rows_of(run):
+    """By step: whether the rows of its gradients have all statistics, of those that nobody looked at."""
+    samples = run.samples[(run.samples.role == "grad") & (run.samples.step > 264)]
+    return {step: bool(rows.absmax.notna().all()) for step, rows in samples.groupby("step")}
+
+
+def test_every_fourth_step_has_all_statistics_and_no_stretch_ends_for_it(tmp_path, stretches, kernel):
+    alone, training = OfDevice(), OfDevice()
+    alone.run(loader())
+    run, anomalies, grads = judged(tmp_path, training, 32)
+    rows = rows_of(run)
+    assert max(stretches) > 16 and kernel.sent > 40 and not anomalies and not grads
+    assert set(range(268, STEPS - 3, 4)) <= rows.keys() and all(rows[step] for step in range(300, STEPS - 3, 4))
+    assert told(run)[-1]["readback"] == 0 and torch.equal(alone.net.weight, training.net.weight)
+    sizes = run.samples[(run.samples.role == "grad") & (run.samples.step == 400)].l2
+    seen, batches = OfDevice(), [x for (x,) in loader()]
+    seen.run([(x,) for x in batches[:400]])
+    seen.loss(batches[400]).backward(inputs=list(seen.net.parameters()))
+    seen.optimizer.zero_grad()
+    seen.loss(batches[400]).backward()
+    assert sorted(sizes) == pytest.approx(sorted(float(p.grad.norm()) for p in seen.net.parameters()), rel=1e-5)
+
+
+@pytest.mark.parametrize("breaks", [300, 301, 304, 308, 311])
+def test_a_gradient_that_breaks_where_tables_are_sent_for_in_passing_is_told_once(tmp_path, stretches, kernel, breaks):
+    run, anomalies, grads = judged(tmp_path, OfDevice(breaks=breaks), 32)
+    assert kernel.sent and [event.step for event in grads] == [breaks] and anomalies[0].step == breaks
+    (told,) = grads[0].fields["nonfinite"]
+    assert told["nan"] == (1 if breaks % 4 == 0 else None)  # a table counts, a norm does not
+    if breaks % 4 == 0:  # norms are asked for a second time, and later
+        times = {event.step: event.time_ns for event in run.events.itertuples() if event.kind == "loss"}
+        assert times[breaks] <= anomalies[0].time_ns <= times[breaks + 1]
+
+
+def test_where_a_table_does_not_come_the_norms_of_the_clip_do(tmp_path, stretches, kernel):
+    kernel.refuses = lambda number: number % 2 == 0
+    run, _, _ = judged(tmp_path, OfDevice(), 32)
+    rows = rows_of(run)
+    assert set(range(268, STEPS - 3, 4)) <= rows.keys()
+    assert 10 < sum(rows.values()) < len(rows) - 10 and max(stretches) > 16
+
+
+def test_where_no_table_ever_comes_in_passing_they_are_sent_for_between_stretches(tmp_path, stretches, kernel):
+    kernel.refuses = lambda number: True
+    run, _, _ = judged(tmp_path, OfDevice(), 32)
+    assert kernel.sent == 8 and max(stretches[-9:]) < 4
+    assert all(rows_of(run)[step] for step in range(400, STEPS - 3, 4))
+
+
+def test_tables_of_a_model_that_is_gone_are_no_error(tmp_path, stretches, kernel):
+    training = OfDevice(breaks=STEPS - 4)
+    with brickprof.attach(training.net, out=tmp_path, overhead="0.01%") as watched:
+        training.run(loader())
+        assert desk.stretch is not None and desk.stretch._tables
+        weight = weakref.ref(training.net.weight)
+        training.net.weight = training.net.bias = training.optimizer = None
+        gc.collect()
+        assert weight() is None and desk.stretch.gradients is None
+    run = Run.open(watched.folder)
+    assert [e.step for e in run.events.itertuples() if e.kind == "grad" and e.fields["broken"]] == [STEPS - 4]
+    assert told(run)[-1]["readback"] == 0
+
+
+def test_what_tables_in_passing_take_is_paid_for_and_no_part_of_noting(tmp_path, stretches, kernel, monkeypatch):
+    corrected, correct = [], Session.correct
+    monkeypatch.setattr(Session, "correct", lambda self, by: corrected.append(by) or correct(self, by))
+    kernel.refuses = lambda number: threading.Event().wait(0.003)
+    training = OfDevice()
+    with brickprof.attach(training.net, out=tmp_path, overhead="0.01%") as watched:
+        training.run(loader())
+        hub.settle()
+        noted = max(watched._session.stretches._noted)
+    assert kernel.sent and sum(by for by in corrected if by > 3_000_000) >= 3_000_000 * kernel.sent * 0.9
+    assert noted < 3_000_000
 
 
 def judged(folder, training, most):

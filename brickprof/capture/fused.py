@@ -24,6 +24,7 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _TIMED = 5
 _MOST_FAILURES = 3
 _counter = time.perf_counter_ns
+Launch = Callable[[Sequence[torch.Tensor], int, memoryview], bool]
 Tell = Callable[[str, dict[str, Any]], None]
 
 
@@ -75,10 +76,8 @@ class Fused:
         self._made: dict[tuple[str, torch.dtype, int], Any] = {}
         self._lone: dict[str, tuple[int, Any]] = {}
         """Purposes whose tensors were all of one type the last time: the stream, and what was made for them."""
-        self._lay: dict[str, bytes] = {}
-        """By purpose: where its tensors lay the last time."""
-        self._standing: dict[str, tuple[int, Any]] = {}
-        """Purposes whose tensors come back to where they were: the stream, and the launch that is settled for it."""
+        self._settled: dict[str, tuple[int | None, Any]] = {}
+        """The same of those that are the gradients of the same parameters every time."""
         self._gathers: dict[int, Any] = {}
         """By device: nothing yet, what was compiled, what was made of it."""
         self._times: dict[str, list[Any]] = {}
@@ -103,22 +102,16 @@ class Fused:
         except (TypeError, RuntimeError, NotImplementedError):  # sparse, or without memory of its own
             return False
 
-    def back(self, purpose: str, values: Sequence[torch.Tensor], page: Page, stream: Any) -> bool:
-        """The same for gradients of parameters that are those of the last time, every one: nothing is asked of them
-        but where they lie, once that was the same twice."""
-        there = self._standing.get(purpose)
-        try:
-            if there and there[0] == stream.cuda_stream and there[1](values, page.buffer.data_ptr()):
-                return True
-            if not self.again(purpose, values, page, stream):
-                return False
-            lay = page.given.tobytes()
-            if self._lay.get(purpose) == lay and (made := self._lone[purpose][1].standing(values)) is not None:
-                self._standing[purpose] = stream.cuda_stream, made
-            self._lay[purpose] = lay
-        except (TypeError, RuntimeError, NotImplementedError):  # as above
-            return False
-        return True
+    def launch_of(self, purpose: str, values: Sequence[torch.Tensor], stream: Any) -> Launch | None:
+        """The same as a function of a page, its room for addresses, and gradients of parameters that are those of
+        ``values``, every one: little is asked of them but where they lie. None where the number of the current stream
+        is not ``stream``, or there is none such."""
+        if purpose not in self._settled:
+            usual, made = self._lone.get(purpose, (None, None))
+            self._settled[purpose] = usual, made.settled(values) if made is not None else None
+        usual, launch = self._settled[purpose]
+        found: Launch | None = launch if usual == stream else None
+        return found
 
     def gather(self, device: int) -> Callable[[torch.Tensor], None] | None:
         """What fetches small tensors from ``device``; None until it is compiled, and where it cannot be."""
@@ -138,7 +131,7 @@ class Fused:
     def _launched(
         self, purpose: str, values: Sequence[torch.Tensor], launch: Callable[[Any, Sequence[torch.Tensor]], Any]
     ) -> Table | None:
-        self._standing.pop(purpose, None)
+        self._settled.pop(purpose, None)
         if self._failures.get(purpose, 0) >= _MOST_FAILURES:
             return None
         groups = self._groups(values)

@@ -388,6 +388,9 @@ def _catch_norms() -> None:
             torch.stack = _catch
             try:
                 caught.total = result = original(tensors, norm_type, *args, **kwargs)
+                stretch = desk.stretch
+                if stretch is not None and stretch.due and stretch.thread == caught.thread and type(tensors) is list:
+                    stretch.gradients = tensors
                 return result
             finally:
                 caught.thread = 0

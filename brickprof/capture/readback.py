@@ -28,7 +28,6 @@ from brickprof.clock import now
 Done = Callable[[torch.Tensor], None]
 Gather = Callable[[torch.Tensor], None]
 """Has a device fetch what a page asks for; see ``brickprof.kernels._scalars``."""
-_MOST_CUT = 1024
 _LONGEST = 256
 _LONGEST_OF_ALL = 2048
 """A device that far behind gets no more to do for us; single numbers, losses among them, are the last to go."""
@@ -61,6 +60,10 @@ class Page(NamedTuple):
     values: torch.Tensor
     given: Any
     """Room for a whole number a row, behind the table: an array."""
+    room: memoryview
+    """The same as bytes."""
+    at: int
+    """Its address."""
 
 
 class Lane(Protocol):
@@ -130,6 +133,8 @@ it is known by there."""
 class Readback:
     lane: Lane = Cuda()
     _free: ClassVar[dict[tuple[Lane, int, torch.dtype], list[torch.Tensor]]] = {}
+    _cut: ClassVar[dict[tuple[Lane, int, int], list[Page]]] = {}
+    """The same of pages, by their rows and columns: cut once and used again."""
 
     def __init__(
         self,
@@ -139,19 +144,17 @@ class Readback:
         self._spend = spend
         self._date = date
         """Told, before a late value is handed over, when it was taken; 0 afterwards."""
-        self._waiting: deque[tuple[Any, torch.Tensor, torch.Tensor, Done, int]] = deque()
+        self._waiting: deque[tuple[Any, torch.Tensor | Page, torch.Tensor, Done, int]] = deque()
         self._scalars: list[tuple[Callable[[float], None], int]] = []
         self._page: list[torch.Tensor] = []
         self._buffers: dict[int, list[torch.Tensor]] = {}
-        self._cut: dict[tuple[int, int, int], Page] = {}
-        """By address and shape: pages, cut once and used again."""
         self._words: dict[int, Any] = {}
         self._held: dict[int, _Held] = {}
         """By address."""
         self._held_at: Any = None
         self._held_on: Any = None
         """The stream that they were made in: its number, and itself."""
-        self._unmarked: list[tuple[torch.Tensor, torch.Tensor, Done, int]] = []
+        self._unmarked: list[tuple[Page, torch.Tensor, Done, int]] = []
         self._unmarked_on: Any = None
         self.holding = True
         self.fetches = False
@@ -186,16 +189,12 @@ class Readback:
         if len(self._waiting) >= _LONGEST:
             self.dropped += 1
             return None
-        buffer = self._buffer(rows * (columns + 1), torch.float64)
-        key = buffer.data_ptr(), rows, columns
-        page = self._cut.get(key)
-        if page is None:
-            if len(self._cut) >= _MOST_CUT:
-                self._cut.clear()
-            words, table = buffer.numpy(), rows * columns
-            page = Page(buffer, buffer[:table].view(rows, columns), words[table : table + rows].view("int64"))
-            self._cut[key] = page
-        return page
+        cut = self._cut.get((self.lane, rows, columns))
+        if cut:
+            return cut.pop()
+        buffer, table = self._buffer(rows * (columns + 1), torch.float64), rows * columns
+        given: Any = buffer.numpy()[table : table + rows].view("int64")
+        return Page(buffer, buffer[:table].view(rows, columns), given, memoryview(given).cast("B"), buffer.data_ptr())
 
     def written(self, page: Page, stream: Any, done: Done, taken: int = 0, *, passive: bool = False) -> None:
         """The device was told to fill ``page``, in ``stream``, at the time ``taken`` or now: hands it to ``done`` when
@@ -206,7 +205,7 @@ class Readback:
                 return
             self._mark()
         self._unmarked_on = stream
-        self._unmarked.append((page.buffer, page.values, done, taken or now()))
+        self._unmarked.append((page, page.values, done, taken or now()))
         if len(self._unmarked) >= _ENOUGH and not passive:
             self._mark()
 
@@ -217,8 +216,8 @@ class Readback:
         self._waiting.extend((mark, *each) for each in unmarked)
 
     def unused(self, page: Page) -> None:
-        """Nobody was told to fill ``page``."""
-        self._free[self.lane, page.buffer.numel(), page.buffer.dtype].append(page.buffer)
+        """Nobody was told to fill ``page``, or it was read."""
+        self._cut.setdefault((self.lane, *page.values.shape), []).append(page)
 
     def keep(
         self,
@@ -487,8 +486,11 @@ class Readback:
             done(values)
         finally:
             self._date(0)
-            self._free[self.lane, buffer.numel(), buffer.dtype].append(buffer)
-            if buffer.numel() > _LITTLE:  # what full statistics cost when they arrive is part of what they cost
+            if isinstance(buffer, Page):
+                self.unused(buffer)
+            else:
+                self._free[self.lane, buffer.numel(), buffer.dtype].append(buffer)
+            if values.numel() > _LITTLE:  # what full statistics cost when they arrive is part of what they cost
                 self._spend("full", time.perf_counter_ns() - start)
 
     def _buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:

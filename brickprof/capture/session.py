@@ -35,7 +35,7 @@ from brickprof.capture.device_clock import DeviceClock
 from brickprof.capture.dispatch import Dispatch
 from brickprof.capture.fused import Fused
 from brickprof.capture.models import Model
-from brickprof.capture.readback import Page, Readback
+from brickprof.capture.readback import Readback
 from brickprof.capture.steps import StepClock
 from brickprof.capture.stretch import Passed, Stretches, rate_of
 from brickprof.capture.surroundings import hands_off
@@ -49,6 +49,7 @@ from brickprof.settings import Settings
 if TYPE_CHECKING:
     from brickprof.capture.lookout import Lookout
     from brickprof.capture.places import Places
+    from brickprof.capture.vigil import InPassing
 
 _LEAP = 2.0
 """How many times the rate of the update before counts as a leap."""
@@ -125,8 +126,8 @@ class Session:
         """The same for norms that clips have computed."""
         self.tables_every: Callable[[], int] = int
         """One step of so many that are only noted has a table of its gradients; 0 where none has."""
-        self.table_in_passing: Callable[..., Page | None] = _nothing
-        """Sends for it."""
+        self.tables_in_passing: Callable[..., InPassing | None] = _nothing
+        """What sends for it."""
         self.stretches = Stretches(self)
         self.lookout: Lookout | None = None
         """The same for the outputs of blocks."""

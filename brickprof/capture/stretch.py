@@ -32,7 +32,7 @@ from brickprof.clock import OFFSET
 
 if TYPE_CHECKING:
     from brickprof.capture.session import Session
-    from brickprof.capture.vigil import Ends, Norms
+    from brickprof.capture.vigil import Ends, InPassing, Norms
 
 
 class Most(NamedTuple):
@@ -106,9 +106,9 @@ class Stretch:
 
     __slots__ = (
         "_at", "_began", "_cleared", "_clips", "_current", "_device", "_due", "_ends", "_every", "_key", "_lane",
-        "_left", "_losses", "_norms", "_number", "_optimizer", "_passed", "_place", "_rate", "_rates", "_session",
-        "_stream", "_tables", "_until", "_version", "_whole", "_zeroed", "fetched", "noted_ns", "open", "tables_ns",
-        "thread", "waits", "whose",
+        "_left", "_losses", "_norms", "_number", "_optimizer", "_passed", "_place", "_rate", "_rates", "_sends",
+        "_session", "_stream", "_tables", "_until", "_version", "_whole", "_zeroed", "due", "fetched", "gradients",
+        "noted_ns", "open", "tables_ns", "thread", "waits", "whose",
     )  # fmt: skip
 
     def __init__(
@@ -133,7 +133,12 @@ class Stretch:
         self._ends: Ends | None = None
         self._every = session.tables_every() if whole else 0
         self._due = 1 + -(session.step + 1) % self._every if self._every else 0
-        """A table is sent for with the clip of so many steps, and by the clip that comes next."""
+        """A table is sent for with the clip of one step of so many, and next with the clip of that number."""
+        self.due = self._due == 1
+        """Whether that is the next one."""
+        self.gradients: list[torch.Tensor] | None = None
+        """Which it is about to clip, if so."""
+        self._sends: InPassing | None = None
         self._tables: dict[int, Page] = {}
         self.tables_ns = 0
         """What that took."""
@@ -222,8 +227,9 @@ class Stretch:
             if norms.each.numel() != key[1]:
                 return False
             self._norms.append(norms)
-            if len(self._norms) == self._due:
+            if self.due:
                 self._send_for_table(parameters, key)
+            self.due = len(self._norms) + 1 == self._due
         except Exception:
             return False
         self._at = _CLIPPED
@@ -232,11 +238,17 @@ class Stretch:
 
     def _send_for_table(self, parameters: list[Any], key: tuple[int, int]) -> None:
         start = _counter()
+        gradients, self.gradients = self.gradients, None
         try:
-            page = self._session.table_in_passing(parameters, key)
-            if page is not None:
-                self._tables[self._due - 1] = page
-            self._due += self._every
+            if self._sends is None:
+                self._sends = self._session.tables_in_passing(parameters, key, self._place)
+            if self._sends is None:
+                self._due = 0  # not in this stretch
+            elif gradients is not None and self._current() == self._place:  # type: ignore[misc]
+                page = self._sends(gradients)
+                if page is not None:
+                    self._tables[self._due - 1] = page
+                self._due += self._every
         except Exception:
             self._due = 0
         self.tables_ns += _counter() - start

@@ -31,11 +31,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from brickprof.capture import tensors
-from brickprof.capture.readback import Page, Several
+from brickprof.capture.readback import Page, Readback, Several
 from brickprof.capture.surroundings import hands_off
 from brickprof.clock import now
 
 if TYPE_CHECKING:
+    from brickprof.capture.fused import Launch
     from brickprof.capture.session import Session
     from brickprof.capture.stretch import Passed
 
@@ -127,6 +128,34 @@ class _Known(NamedTuple):
     """Whether every parameter had a gradient. Where some have none, they may be others the next time."""
 
 
+class InPassing:
+    """Sends for tables of the gradients of the same parameters: nothing but the launch."""
+
+    __slots__ = ("_launch", "_learn", "_readback", "_rows")
+
+    def __init__(self, launch: Launch, readback: Readback, rows: int, learn: Callable[[int, bool], None]) -> None:
+        self._launch = launch
+        self._readback = readback
+        self._rows = rows
+        self._learn = learn
+
+    def __call__(self, gradients: list[torch.Tensor]) -> Page | None:
+        if len(gradients) != self._rows or hands_off():
+            return None
+        start = _counter()
+        page = self._readback.page(self._rows, _COLUMNS)
+        if page is None:
+            return None
+        try:
+            came = self._launch(gradients, page.at, page.room)
+        except (TypeError, RuntimeError, NotImplementedError):  # sparse, or without memory of its own
+            came = False
+        if not came:
+            self._readback.unused(page)
+        self._learn(_counter() - start, came)
+        return page if came else None
+
+
 Arrived = Callable[[int, Names, Any], None]
 """The step, the parameters that had a gradient, their statistics, or their norms."""
 Normal = Callable[[list[int], list[float]], None]
@@ -198,26 +227,25 @@ class Vigil:
             return 0
         return max(self._stride, ROWS_EVERY) if all(map(self._session.fused.settled, self._groups)) else 0
 
-    def in_passing(self, parameters: Sequence[torch.Tensor], key: tuple[int, int]) -> Page | None:
-        """Sends for the table of ``parameters`` that are about to be clipped in a step that is only noted: nothing but
-        the launch, and ``passed`` has to follow. None where their norms have to do."""
-        known, session = self._known.get(key), self._session
+    def in_passing(self, parameters: Sequence[torch.Tensor], key: tuple[int, int], place: Any) -> InPassing | None:
+        """What sends for tables of ``parameters`` that are about to be clipped, in steps that are only noted and in the
+        stream ``place``; ``passed`` has to follow. None where their norms have to do."""
+        known = self._known.get(key)
         if known is None or not known.whole or not known.alike or not known.names.are(parameters, key[0]):
             return None
-        if hands_off():
-            return None
-        start, readback = _counter(), session.readback
         values: list[Any] = [parameter.grad for parameter in parameters]
-        page = readback.page(known.tensors, _COLUMNS)
-        if page is None:
-            return None
-        if not session.fused.back(known.purpose, values, page, readback.lane.stream(values[0])):
-            readback.unused(page)
+        launch = None if None in values else self._session.fused.launch_of(known.purpose, values, place)
+        if launch is None:
             self._refused += 1
             return None
-        self._refused = 0
-        self._passing.append(_counter() - start)
-        return page
+        return InPassing(launch, self._session.readback, known.tensors, self._learn_passing)
+
+    def _learn_passing(self, spent: int, came: bool) -> None:
+        if came:
+            self._refused = 0
+            self._passing.append(spent)
+        else:
+            self._refused += 1
 
     def wants(self, optimizer: Any) -> bool:
         """Whether the gradients that ``optimizer`` is about to apply are to be looked at; told by the ends of it."""

@@ -257,6 +257,24 @@ class Bound:
         with _at_home(self._anchor):
             self._run(self._whole, self._values)
 
+    def function_of(self, *names: str) -> Callable[..., None]:
+        """The launch, which was made before, as a function of the addresses under ``names``."""
+        values, places, run, grid = list(self._values), [self._places[name] for name in names], self._run, self._whole
+        brick, index = self._brick, self._anchor.device.index if isinstance(self._anchor, Tensor) else None
+
+        def launch(*addresses: int) -> None:
+            brick.launches += brick.heard
+            for place, value in zip(places, addresses, strict=True):
+                values[place] = value
+            if index is None or index == current_device():
+                run(grid, values)
+                return
+            with torch.cuda.device(index):
+                run(grid, values)
+
+        current_device = torch._C._cuda_getDevice if index is not None else int
+        return launch
+
     def _first(self, changed: dict[str, Any]) -> None:
         arguments = {**self._arguments, **changed}
         compiled = self._brick.launch(self._grid, **arguments)
