@@ -179,21 +179,18 @@ def test_statistics_of_gradients_are_sent_for_by_their_addresses_alone():
     page = torch.zeros(len(tensors) * 9, dtype=torch.float64, pin_memory=True)
     table, room = page[: 8 * len(tensors)].view(-1, 8), memoryview(page.numpy()[8 * len(tensors) :]).cast("B")
     launch = made.settled(tensors)
-    before = torch.cuda.memory_allocated()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        for number in range(3):
-            moved = [each.clone() for each in tensors]
-            moved[1][number] = torch.nan
+    for number in range(3):
+        moved = [each.clone() for each in tensors]
+        moved[1][number] = torch.nan
+        before = torch.cuda.memory_allocated()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
             assert launch(moved, page.data_ptr(), room)
-            torch.cuda.current_stream().query()
-            moved = moved if number == 2 else None
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    torch.cuda.synchronize()
-    assert torch.equal(table, statistics.Statistics()(moved).cpu()) and table[1].tolist()[:2] == [1, 0]
-    del moved
-    assert torch.cuda.memory_allocated() <= before
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert torch.cuda.memory_allocated() == before
+        torch.cuda.synchronize()
+        assert torch.equal(table, statistics.Statistics()(moved).cpu()) and table[1].tolist()[:2] == [1, 0]
     assert not launch([tensors[0][:10], *tensors[1:]], page.data_ptr(), room)
     assert not launch([each.bfloat16() for each in tensors], page.data_ptr(), room)
     odd = torch.randn(33_001, device="cuda")[1:].view(1000, 33)

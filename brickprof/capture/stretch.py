@@ -240,11 +240,11 @@ class Stretch:
         start = _counter()
         gradients, self.gradients = self.gradients, None
         try:
-            if self._sends is None:
-                self._sends = self._session.tables_in_passing(parameters, key, self._place)
-            if self._sends is None:
+            if self._sends is None and gradients is not None:
+                self._sends = self._session.tables_in_passing(parameters, gradients, key, self._place)
+            if self._sends is None or gradients is None:
                 self._due = 0  # not in this stretch
-            elif gradients is not None and self._current() == self._place:  # type: ignore[misc]
+            elif self._current() == self._place:  # type: ignore[misc]
                 page = self._sends(gradients)
                 if page is not None:
                     self._tables[self._due - 1] = page

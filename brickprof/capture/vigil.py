@@ -227,14 +227,16 @@ class Vigil:
             return 0
         return max(self._stride, ROWS_EVERY) if all(map(self._session.fused.settled, self._groups)) else 0
 
-    def in_passing(self, parameters: Sequence[torch.Tensor], key: tuple[int, int], place: Any) -> InPassing | None:
-        """What sends for tables of ``parameters`` that are about to be clipped, in steps that are only noted and in the
-        stream ``place``; ``passed`` has to follow. None where their norms have to do."""
+    def in_passing(
+        self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], key: tuple[int, int], place: Any
+    ) -> InPassing | None:
+        """What sends for tables of ``parameters`` whose ``gradients`` are about to be clipped, in steps that are only
+        noted and in the stream ``place``; ``passed`` has to follow. None where their norms have to do."""
         known = self._known.get(key)
         if known is None or not known.whole or not known.alike or not known.names.are(parameters, key[0]):
             return None
-        values: list[Any] = [parameter.grad for parameter in parameters]
-        launch = None if None in values else self._session.fused.launch_of(known.purpose, values, place)
+        whole = len(gradients) == len(parameters)
+        launch = self._session.fused.launch_of(known.purpose, gradients, place) if whole else None
         if launch is None:
             self._refused += 1
             return None
