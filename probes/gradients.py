@@ -86,8 +86,8 @@ class GradientsProbe(Probe):
         self._unscaled = -1
         self._vigil = Vigil(session, self._kept, self._normal, self._normed, self._broken, self._as_usual)
         session.vigil, session.wants = self._watch, self._vigil.wants
-        session.idle, session.norms_passed = self._vigil.idle, self._vigil.passed
-        session.tables_every, session.tables_in_passing = lambda: self._vigil.every, self._vigil.in_passing
+        session.idle, session.gradients_passed = self._vigil.idle, self._vigil.passed
+        session.tables_every, session.tables_in_passing = self._vigil.every, self._vigil.in_passing
 
     def step_begin(self, step: int) -> None:
         self._seen.clear()

@@ -332,8 +332,8 @@ class OnDevice(nn.Parameter):
 class OfDevice(Training):
     """Its gradients are judged in every step, by the norms of its clip."""
 
-    def __init__(self, breaks=-1, jumps=-1) -> None:
-        super().__init__()
+    def __init__(self, breaks=-1, jumps=-1, clip=True) -> None:
+        super().__init__(clip)
         for name in ("weight", "bias"):
             setattr(self.net, name, OnDevice(getattr(self.net, name).detach()))
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
@@ -347,11 +347,15 @@ class OfDevice(Training):
             self.net.bias.grad.fill_(math.nan)
         if number == self.jumps:
             self.net.bias.grad.fill_(1e6)
-        nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
-        if number == self.breaks:  # it goes on as if nothing had happened
+        if self.clip:
+            nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        if number == self.breaks and self.clip:  # it goes on as if nothing had happened
             for parameter in self.net.parameters():
                 parameter.grad.zero_()
+        before = self.net.bias.detach().clone()
         self.optimizer.step()
+        if number == self.breaks:
+            self.net.bias.detach().copy_(before)
         return loss
 
 
@@ -446,6 +450,63 @@ def test_where_no_table_ever_comes_in_passing_they_are_sent_for_between_stretche
     run, _, _ = judged(tmp_path, OfDevice(), 32)
     assert kernel.sent == 8 and max(stretches[-9:]) < 4
     assert all(rows_of(run)[step] for step in range(400, STEPS - 3, 4))
+
+
+@pytest.fixture
+def initialised(monkeypatch):
+    """CUDA seems to be in use: gradients that nobody clips are judged when they are applied."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+
+
+@pytest.mark.parametrize("breaks", [300, 301, 302, 315])
+def test_gradients_that_nobody_clips_are_judged_in_every_step_that_is_noted(
+    tmp_path, stretches, kernel, initialised, breaks
+):
+    run, anomalies, grads = judged(tmp_path, OfDevice(breaks=breaks, clip=False), 32)
+    assert max(stretches) > 16 and kernel.sent > 200
+    assert [event.step for event in grads] == [breaks] and anomalies[0].step == breaks
+    (told,) = grads[0].fields["nonfinite"]
+    assert told["nan"] == 1
+    rows = rows_of(run)
+    assert set(range(268, STEPS - 3, 4)) <= rows.keys() and all(rows.values())
+
+
+def test_the_training_that_nobody_clips_is_the_same(tmp_path, stretches, kernel, initialised):
+    alone, training = OfDevice(clip=False), OfDevice(clip=False)
+    alone.run(loader())
+    run, anomalies, _ = judged(tmp_path, training, 32)
+    assert kernel.sent and not anomalies and torch.equal(alone.net.weight, training.net.weight)
+    assert told(run)[-1]["readback"] == 0
+
+
+def test_a_table_that_does_not_come_before_an_update_ends_the_stretch_and_is_made_as_ever(
+    tmp_path, stretches, kernel, initialised, monkeypatch
+):
+    made, read = [], vigil.Vigil._read
+    monkeypatch.setattr(vigil.Vigil, "_read", lambda self, of: made.append(self._session.step) or read(self, of))
+    kernel.refuses = lambda number: number % 50 == 0
+    run, _, _ = judged(tmp_path, OfDevice(clip=False), 32)
+    assert kernel.sent > 150 and all(rows_of(run).values())
+    assert set(range(268, STEPS - 3, 4)) <= rows_of(run).keys()
+    assert len([step for step in made if step > 264]) >= kernel.sent // 50
+
+
+class Freezes(OfDevice):
+    """One of its parameters has no gradient any more, late."""
+
+    def step(self, x, number):
+        if number == 400:
+            self.net.bias.requires_grad_(False)
+        return super().step(x, number)
+
+
+@pytest.mark.parametrize("clip", [True, False])
+def test_gradients_that_are_fewer_than_they_were_are_told_all_the_same(tmp_path, stretches, kernel, initialised, clip):
+    run, _, _ = judged(tmp_path, Freezes(clip=clip), 32)
+    samples = run.samples[run.samples.role == "grad"]
+    counts = {step: len(rows) for step, rows in samples.groupby("step")}
+    assert all(counts[step] == 2 for step in range(300, 400, 4))
+    assert all(counts.get(step) == 1 for step in range(440, STEPS - 3, 4))
 
 
 def test_tables_of_a_model_that_is_gone_are_no_error(tmp_path, stretches, kernel):

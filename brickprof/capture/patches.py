@@ -259,7 +259,8 @@ def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
         return
     stretch = desk.stretch
     if stretch is not None:
-        if stretch.waits and id(stepping) == stretch.whose and len(_args) <= 1 and not _kwargs:
+        expected = stretch.waits and id(stepping) == stretch.whose and len(_args) <= 1 and not _kwargs
+        if expected and (not stretch.due or stretch.begins(stepping)):
             return
         hub.settle()
     if desk.listening or len(_args) > 1 or _kwargs:

@@ -75,6 +75,10 @@ def _nothing(*_: Any) -> None:
     """Nobody wants to know."""
 
 
+def _not_any(*, clips: bool) -> int:
+    return 0
+
+
 def _not_one(_step: int, _most: int, *, clips: bool) -> int:
     return 0
 
@@ -122,9 +126,9 @@ class Session:
         """What this step has had so far, in steps that nobody looks at: a letter for each signal."""
         self.takes_norms = settings.level != "light"
         """Whether norms that a clip computes are worth the trouble."""
-        self.norms_passed: Callable[[int, Passed, range], None] = _nothing
-        """The same for norms that clips have computed."""
-        self.tables_every: Callable[[], int] = int
+        self.gradients_passed: Callable[[int, Passed, range], None] = _nothing
+        """The same for norms that clips have computed, and tables."""
+        self.tables_every: Callable[..., int] = _not_any
         """One step of so many that are only noted has a table of its gradients; 0 where none has."""
         self.tables_in_passing: Callable[..., InPassing | None] = _nothing
         """What sends for it."""
@@ -431,8 +435,8 @@ class Session:
         self.step = self.trace.step = self.steps.number
         self._trained = self.step + 1
         self.losses_passed(first, steps, range(count))
-        if steps.norms:
-            self.norms_passed(first, steps, range(count))
+        if steps.norms or steps.tables:
+            self.gradients_passed(first, steps, range(count))
         self.in_optimizer = False
         self.updates[number] = self.updates.get(number, 0) + count
         self.gradients_used = True
@@ -449,9 +453,11 @@ class Session:
         self.pattern += "b"
         self._trained = self.step + 1
         self.losses_passed(self.step, steps, last)
-        if len(steps.norms) > steps.whole:
+        clipped = len(steps.norms) > steps.whole
+        if clipped:
             self.pattern += "c"
-            self.norms_passed(self.step, steps, last)
+        if clipped or steps.whole in steps.tables:
+            self.gradients_passed(self.step, steps, last)
 
     def pass_update(self, optimizer: Any) -> bool:
         """An update in a step that nobody looks at, one of its own."""

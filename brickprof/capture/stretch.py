@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from brickprof.capture.book import owned
 from brickprof.capture.desk import desk
 from brickprof.capture.readback import Page, may_hold
 from brickprof.capture.surroundings import static_outputs
@@ -77,13 +78,13 @@ class Passed(NamedTuple):
     zeroed: Sequence[int]
     """How often gradients had been cleared by then."""
     key: tuple[int, int]
-    """Of what was clipped: the id of the first parameter, and their number."""
+    """Of what was clipped, or updated: the id of the first parameter, and their number."""
     ends: Ends | None
     """The first and the last of them."""
     norms: Sequence[Norms]
     """What each clip has computed; nothing where that is not wanted."""
     tables: dict[int, Page]
-    """By its place among them: the table of all gradients, where it was sent for as well."""
+    """By the place of the step: the table of all gradients, where it was sent for."""
     rates: Sequence[Any]
     """With which the updates were made: so many steps are over."""
     fetched: int
@@ -112,7 +113,16 @@ class Stretch:
     )  # fmt: skip
 
     def __init__(
-        self, session: Session, optimizer: Any, number: int, steps: int, *, clips: bool, whole: bool, most_ns: int
+        self,
+        session: Session,
+        optimizer: Any,
+        number: int,
+        steps: int,
+        *,
+        clips: bool,
+        whole: bool,
+        tables: int,
+        most_ns: int,
     ) -> None:
         self._session = session
         self._number = number
@@ -131,13 +141,13 @@ class Stretch:
         self._key: tuple[int, int] | None = None
         """Of what is clipped."""
         self._ends: Ends | None = None
-        self._every = session.tables_every() if whole else 0
-        self._due = 1 + -(session.step + 1) % self._every if self._every else 0
-        """A table is sent for with the clip of one step of so many, and next with the clip of that number."""
-        self.due = self._due == 1
-        """Whether that is the next one."""
+        self._every = tables
+        self._due = 1 + -(session.step + 1) % tables if tables else 0
+        """A table is sent for in one step of so many, and next in the step of that number."""
+        self.due = False
+        """Whether that is the one under way."""
         self.gradients: list[torch.Tensor] | None = None
-        """Which it is about to clip, if so."""
+        """Which are about to be clipped in it."""
         self._sends: InPassing | None = None
         self._tables: dict[int, Page] = {}
         self.tables_ns = 0
@@ -200,6 +210,7 @@ class Stretch:
             if _modes() or (loss._base is not None and not may_hold(loss)):
                 return False
             self._passed.append((self._began, loss.detach(), _counter(), desk.zeroed))
+            self.due = len(self._passed) == self._due
         except Exception:
             return False
         self._at = _BACKWARD
@@ -228,30 +239,44 @@ class Stretch:
                 return False
             self._norms.append(norms)
             if self.due:
-                self._send_for_table(parameters, key)
-            self.due = len(self._norms) + 1 == self._due
+                gradients, self.gradients = self.gradients, None
+                self._send_for_table(parameters, gradients, key)
         except Exception:
             return False
         self._at = _CLIPPED
         self.waits = True
         return True
 
-    def _send_for_table(self, parameters: list[Any], key: tuple[int, int]) -> None:
-        start = _counter()
-        gradients, self.gradients = self.gradients, None
+    def begins(self, optimizer: Any) -> bool:
+        """An update of gradients that nobody has clipped, in a step that has a table; False where it does not come."""
+        if _thread() != self.thread:
+            return False
         try:
-            if self._sends is None and gradients is not None:
-                self._sends = self._session.tables_in_passing(parameters, gradients, key, self._place)
-            if self._sends is None or gradients is None:
-                self._due = 0  # not in this stretch
-            elif self._current() == self._place:  # type: ignore[misc]
-                page = self._sends(gradients)
-                if page is not None:
-                    self._tables[self._due - 1] = page
-                self._due += self._every
+            parameters = owned(optimizer)
+            key = id(parameters[0]), len(parameters)
+            if self._key is None:
+                self._key, self._ends = key, ends_of(parameters)
+            gradients = [parameter.grad for parameter in parameters]
+            return key == self._key and self._send_for_table(parameters, gradients, key)
+        except Exception:
+            return False
+
+    def _send_for_table(self, parameters: list[Any], gradients: list[Any] | None, key: tuple[int, int]) -> bool:
+        """Whether it will come."""
+        start, page = _counter(), None
+        self.due = False
+        try:
+            if gradients and gradients[0].get_device() == self._device and self._current() == self._place:  # type: ignore[misc]
+                if self._sends is None:
+                    self._sends = self._session.tables_in_passing(parameters, gradients, key, self._place)
+                page = self._sends(gradients) if self._sends is not None else None
+            if page is not None:
+                self._tables[self._due - 1] = page
+            self._due += self._every
         except Exception:
             self._due = 0
         self.tables_ns += _counter() - start
+        return page is not None
 
     def updated(self, optimizer: Any) -> bool:
         if not self.waits or id(optimizer) != self.whose:
@@ -394,11 +419,12 @@ class Stretches:
         steps = cadence.ahead(session.step, self._most.steps)
         if session.lookout is not None:
             steps = session.lookout.ahead(session.step, steps)
-        steps = session.idle(session.step, steps, clips=whole)
+        tables = session.tables_every(clips=clips) if whole or not clips else 0
+        steps = steps if tables else session.idle(session.step, steps, clips=whole)
         if steps <= 1:
             return None
-        normed = clips and session.takes_norms
-        made = Careful(session, optimizer, number, steps, clips=normed, whole=whole, most_ns=self._most.ns)
+        normed, most = clips and session.takes_norms, self._most.ns
+        made = Careful(session, optimizer, number, steps, clips=normed, whole=whole, tables=tables, most_ns=most)
         if before is not None:
             made.follow(before)
         return made

@@ -211,33 +211,29 @@ class Vigil:
     def idle(self, step: int, most: int, *, clips: bool) -> int:
         """How many of the steps behind ``step`` are without a table, and so without anything that has to be done at
         once; up to ``most``."""
-        if not (clips and self._by_norms):
-            every = self._stride
-        elif self.every:
-            return most
-        else:
-            every = max(self._stride, ROWS_EVERY)
+        every = max(self._stride, ROWS_EVERY) if clips and self._by_norms else self._stride
         return min(most, every - 1 - step % every)
 
-    @property
-    def every(self) -> int:
-        """Where norms tell the rest: one step of so many has a table that is sent for in passing; 0 where that comes to
-        nothing, or not yet."""
-        if not self._by_norms or self._refused >= _MOST_REFUSED:
+    def every(self, *, clips: bool) -> int:
+        """One step of so many that are only noted has a table, sent for in passing; 0 where that comes to nothing, or
+        not yet."""
+        if clips is not self._by_norms or self._refused >= _MOST_REFUSED or not self._known:
             return 0
-        return max(self._stride, ROWS_EVERY) if all(map(self._session.fused.settled, self._groups)) else 0
+        if not all(known.whole and known.alike for known in self._known.values()):
+            return 0
+        if not all(map(self._session.fused.settled, self._groups)):
+            return 0
+        return max(self._stride, ROWS_EVERY) if clips else self._stride
 
     def in_passing(
         self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], key: tuple[int, int], place: Any
     ) -> InPassing | None:
-        """What sends for tables of ``parameters`` whose ``gradients`` are about to be clipped, in steps that are only
-        noted and in the stream ``place``; ``passed`` has to follow. None where their norms have to do."""
-        known = self._known.get(key)
-        if known is None or not known.whole or not known.alike or not known.names.are(parameters, key[0]):
-            return None
-        whole = len(gradients) == len(parameters)
-        launch = self._session.fused.launch_of(known.purpose, gradients, place) if whole else None
-        if launch is None:
+        """What sends for tables of ``parameters`` whose ``gradients`` are about to be clipped, or applied, in steps
+        that are only noted and in the stream ``place``; ``passed`` has to follow. None where none would come."""
+        known, launch = self._known.get(key), None
+        if known is not None and known.names.are(parameters, key[0]) and len(gradients) == len(parameters):
+            launch = self._session.fused.launch_of(known.purpose, gradients, place)
+        if launch is None or known is None:
             self._refused += 1
             return None
         return InPassing(launch, self._session.readback, known.tensors, self._learn_passing)
@@ -302,19 +298,20 @@ class Vigil:
             self._learn(purpose, _counter() - start)
 
     def passed(self, step: int, steps: Passed, which: range) -> None:
-        """The same for the clips of steps that are over, the first of which is ``step``: of the parameters that their
-        key has stood for, all of which had a gradient. Some have a table, sent for in passing."""
+        """The same for steps that are over, the first of which is ``step``, with what their clips have computed of the
+        parameters that their key has stood for, all of which had a gradient, or with tables sent for in passing."""
         known, readback = self._known.get(steps.key), self._session.readback
         if known is not None and not (known.alike and known.whole and known.names.end_with(steps.ends)):
             known = None
         clips, passive = [], hands_off()
         for at, number in zip(which, range(step, step + len(which)), strict=True):
-            norms, page = steps.norms[at], steps.tables.get(at)
+            page = steps.tables.get(at)
             if page is None:
-                clips.append((number, steps.stamps[at], norms))
+                if at < len(steps.norms):
+                    clips.append((number, steps.stamps[at], steps.norms[at]))
                 continue
             done = partial(self._kept, number, known.names) if known is not None else _forgotten
-            readback.written(page, readback.lane.stream(norms.each), done, steps.stamps[at], passive=passive)
+            readback.written(page, readback.lane.stream(steps.losses[at]), done, steps.stamps[at], passive=passive)
         if self._passing and not passive:
             self._reckon()
         if not self._by_norms:
@@ -433,6 +430,7 @@ class Vigil:
             host = min(usual, median(self._passing)) if self._passing else usual
         else:
             host = _USUAL * sum(map(session.backlog.quickest, self._groups))
+            host = min(host, median(self._passing)) if self._passing else host
         host *= _AFTERWARDS[session.settings.level]
         room = share * cadence.budget * max(cadence.typical_ns, 1.0)
         self._stride, longest = 1, _LONGEST[session.settings.level]
