@@ -240,7 +240,7 @@ class Stretch:
             self._norms.append(norms)
             if self.due:
                 gradients, self.gradients = self.gradients, None
-                self._send_for_table(parameters, gradients, key)
+                self._send_for_table(parameters, gradients, key, _counter())
         except Exception:
             return False
         self._at = _CLIPPED
@@ -251,19 +251,22 @@ class Stretch:
         """An update of gradients that nobody has clipped, in a step that has a table; False where it does not come."""
         if _thread() != self.thread:
             return False
+        start = _counter()
         try:
             parameters = owned(optimizer)
             key = id(parameters[0]), len(parameters)
             if self._key is None:
                 self._key, self._ends = key, ends_of(parameters)
             gradients = [parameter.grad for parameter in parameters]
-            return key == self._key and self._send_for_table(parameters, gradients, key)
+            return key == self._key and self._send_for_table(parameters, gradients, key, start)
         except Exception:
             return False
 
-    def _send_for_table(self, parameters: list[Any], gradients: list[Any] | None, key: tuple[int, int]) -> bool:
-        """Whether it will come."""
-        start, page = _counter(), None
+    def _send_for_table(
+        self, parameters: list[Any], gradients: list[Any] | None, key: tuple[int, int], start: int
+    ) -> bool:
+        """Whether it will come; the time since ``start`` is what it took."""
+        page = None
         self.due = False
         try:
             if gradients and gradients[0].get_device() == self._device and self._current() == self._place:  # type: ignore[misc]
@@ -275,7 +278,10 @@ class Stretch:
             self._due += self._every
         except Exception:
             self._due = 0
-        self.tables_ns += _counter() - start
+        took = _counter() - start
+        self.tables_ns += took
+        if self._sends is not None:
+            self._sends.learn(took, page is not None)
         return page is not None
 
     def updated(self, optimizer: Any) -> bool:

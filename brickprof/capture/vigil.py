@@ -131,18 +131,18 @@ class _Known(NamedTuple):
 class InPassing:
     """Sends for tables of the gradients of the same parameters: nothing but the launch."""
 
-    __slots__ = ("_launch", "_learn", "_readback", "_rows")
+    __slots__ = ("_launch", "_readback", "_rows", "learn")
 
     def __init__(self, launch: Launch, readback: Readback, rows: int, learn: Callable[[int, bool], None]) -> None:
         self._launch = launch
         self._readback = readback
         self._rows = rows
-        self._learn = learn
+        self.learn = learn
+        """To be told what a table took the host in all, and whether it comes."""
 
     def __call__(self, gradients: list[torch.Tensor]) -> Page | None:
         if len(gradients) != self._rows or hands_off():
             return None
-        start = _counter()
         page = self._readback.page(self._rows, _COLUMNS)
         if page is None:
             return None
@@ -152,7 +152,6 @@ class InPassing:
             came = False
         if not came:
             self._readback.unused(page)
-        self._learn(_counter() - start, came)
         return page if came else None
 
 
@@ -436,3 +435,5 @@ class Vigil:
         self._stride, longest = 1, _LONGEST[session.settings.level]
         while self._stride < longest and max(host, device) > self._stride * room:
             self._stride *= 2
+        if not self._by_norms:  # or else those judge every step
+            cadence.relieve(bool(self._passing) and self._stride <= ROWS_EVERY and self._refused < _MOST_REFUSED)
