@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -35,7 +35,6 @@ from brickprof.kernels._tables import Kept, Table, put, send, table
 from brickprof.operators.launch import FLOATS, Bound, Kernel, kernel, takes_torch, wants
 
 _dtype = attrgetter("dtype")
-_nbytes = attrgetter("nbytes")
 _pointer, _contiguous = Tensor.data_ptr, Tensor.is_contiguous
 _ALIGNED = bytes(range(0, 256, 16))
 """The lowest byte of an address that is a multiple of 16."""
@@ -276,31 +275,46 @@ class _Layout(NamedTuple):
 
 
 class Settled:
-    """The launch over tensors whose sizes and type are known, as those of the gradients of the same parameters are:
-    settled but for where they lie, and where the table goes."""
+    """The launch over tensors that are like those of the last time in all but where they lie, as the gradients of the
+    same parameters are: settled but for that, and for where the table goes."""
 
     def __init__(self, layout: _Layout, tensors: Sequence[Tensor]) -> None:
         self._launch = layout.whole.function_of("addresses", "out")
+        self._alike = _likeness(tensors)
         self._aligned = layout.table.aligned
-        self._bytes = list(map(_nbytes, tensors))
         self._words = struct.Struct(f"<{len(tensors)}q")
 
     def __call__(self, tensors: Sequence[Tensor], page: int, addresses: memoryview) -> bool:
         """The same as ``Statistics.again``, with a ``page`` given by its address, and room in it for the ``addresses``
-        as bytes; False where the tensors are not as long as they were.
-
-        Their strides are not asked for. What has gaps is longer than what is read, and what lies in itself cannot be
-        written to, as gradients are.
-        """
-        pointers = list(map(_pointer, tensors))
-        if [tensor.nbytes for tensor in tensors] != self._bytes or not all(pointers):
+        as bytes; False where the tensors are not alike."""
+        if not self._alike(*tensors):
             return False
+        pointers = list(map(_pointer, tensors))
         words = self._words.pack(*pointers)
-        if self._aligned and words[::8].translate(None, _ALIGNED):
+        if not all(pointers) or (self._aligned and words[::8].translate(None, _ALIGNED)):
             return False
         addresses[:] = words
         self._launch(page + 64 * len(pointers), page)
         return True
+
+
+def _likeness(tensors: Sequence[Tensor]) -> Callable[..., bool]:
+    """Tells whether others are of the same types, devices, sizes and strides. torch has that in one call, for what it
+    compiles; a call for each of many tensors takes longer than all the rest."""
+    try:
+        from torch._C._dynamo.guards import TensorGuards
+
+        check: Callable[..., bool] = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+        if check(*tensors):
+            return check
+    except (ImportError, TypeError, RuntimeError):  # another torch
+        pass
+    sizes = list(map(_likeness_of, tensors))
+    return lambda *others: list(map(_likeness_of, others)) == sizes
+
+
+def _likeness_of(tensor: Tensor) -> tuple[Any, ...]:
+    return type(tensor), tensor.dtype, tensor.device, tensor.shape, tensor.stride()
 
 
 class Statistics:
@@ -334,18 +348,18 @@ class Statistics:
             return False
         if set(map(Tensor.get_device, tensors)) != {layout.shape.get_device()}:
             return False
-        if not (all(map(_contiguous, tensors)) or all(map(_dense, tensors))):
+        if not _all_dense(tensors):
             return False
         at = page.data_ptr()
         layout.whole.launch(addresses=at + 64 * len(tensors), out=at)
         return True
 
     def settled(self, tensors: Sequence[Tensor]) -> Settled | None:
-        """The same for tensors of which it is known that they are as these are, but for their sizes and strides."""
+        """The same again and again, for tensors that are like these."""
         layout = self._kept.alike(list(map(Tensor.numel, tensors)))
         if layout is None or not layout.whole.settled or set(map(_dtype, tensors)) != {layout.dtype}:
             return None
-        if set(map(Tensor.get_device, tensors)) != {layout.shape.get_device()} or not all(map(_dense, tensors)):
+        if set(map(Tensor.get_device, tensors)) != {layout.shape.get_device()} or not _all_dense(tensors):
             return None
         return Settled(layout, tensors)
 
@@ -427,6 +441,10 @@ def _checked(tensors: Sequence[Tensor]) -> None:
         wants("statistics", name, tensor.device == first.device, f"on {first.device}", tensor.device)
         wants("statistics", name, _dense(tensor), "dense (no gaps between elements)", tensor.stride())
         wants("statistics", name, tensor.numel() > 0, "not empty", tuple(tensor.shape))
+
+
+def _all_dense(tensors: Sequence[Tensor]) -> bool:
+    return all(map(_contiguous, tensors)) or all(map(_dense, tensors))
 
 
 def _dense(tensor: Tensor) -> bool:

@@ -378,7 +378,7 @@ class Kernel:
         self.sent = 0
         self.refuses = refuses
 
-    def launch_of(self, purpose, values, stream):
+    def launch_of(self, purpose, values, stream, *, anew):
         assert all(value is not None for value in values) and stream == "stream"
 
         def launch(gradients, page, room):

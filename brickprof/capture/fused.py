@@ -102,11 +102,11 @@ class Fused:
         except (TypeError, RuntimeError, NotImplementedError):  # sparse, or without memory of its own
             return False
 
-    def launch_of(self, purpose: str, values: Sequence[torch.Tensor], stream: Any) -> Launch | None:
+    def launch_of(self, purpose: str, values: Sequence[torch.Tensor], stream: Any, *, anew: bool) -> Launch | None:
         """The same as a function of a page, its room for addresses, and gradients of parameters that are those of
-        ``values``, every one: little is asked of them but where they lie. None where the number of the current stream
-        is not ``stream``, or there is none such."""
-        if purpose not in self._settled:
+        ``values``, every one. None where the number of the current stream is not ``stream``, or there is none such.
+        ``anew``: the last one has refused."""
+        if anew or purpose not in self._settled:
             usual, made = self._lone.get(purpose, (None, None))
             self._settled[purpose] = usual, made.settled(values) if made is not None else None
         usual, launch = self._settled[purpose]

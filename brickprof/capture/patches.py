@@ -315,7 +315,7 @@ def _patch_clipping() -> None:
             if _traced():
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
             stretch = desk.stretch
-            if stretch is not None and not desk.takes_norms:
+            if stretch is not None and not (desk.takes_norms or stretch.due):
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
             ours, parameters = _listed(parameters)
             norms = _norms(total_norm) if desk.takes_norms else None
@@ -326,7 +326,7 @@ def _patch_clipping() -> None:
         def lean(parameters: Any, max_norm: Any, total_norm: Any, foreach: Any = None) -> Any:
             if not _traced():
                 stretch = desk.stretch
-                if stretch is None or desk.takes_norms:
+                if stretch is None or desk.takes_norms or stretch.due:
                     ours = parameters
                     if type(ours) is not list:
                         ours, parameters = _listed(parameters)

@@ -28,6 +28,9 @@ from brickprof.clock import now
 Done = Callable[[torch.Tensor], None]
 Gather = Callable[[torch.Tensor], None]
 """Has a device fetch what a page asks for; see ``brickprof.kernels._scalars``."""
+_MOST_CUT = 8
+_FULL = range(64)
+"""Shapes of pages that are kept as they were cut, and pages of each."""
 _LONGEST = 256
 _LONGEST_OF_ALL = 2048
 """A device that far behind gets no more to do for us; single numbers, losses among them, are the last to go."""
@@ -144,7 +147,8 @@ class Readback:
         self._spend = spend
         self._date = date
         """Told, before a late value is handed over, when it was taken; 0 afterwards."""
-        self._waiting: deque[tuple[Any, torch.Tensor | Page, torch.Tensor, Done, int]] = deque()
+        self._waiting: deque[tuple[Any, torch.Tensor | Page, torch.Tensor, Done, int, int]] = deque()
+        """Behind which mark; the memory, what lies in it, for whom, when it was taken, and when it was marked."""
         self._scalars: list[tuple[Callable[[float], None], int]] = []
         self._page: list[torch.Tensor] = []
         self._buffers: dict[int, list[torch.Tensor]] = {}
@@ -179,12 +183,13 @@ class Readback:
         target = buffer[: flat.numel()]
         target.copy_(flat, non_blocking=True)
         mark = self.lane.mark(self.lane.stream(tensor))
-        self._waiting.append((mark, buffer, target.view(tensor.shape), done, now()))
+        at = now()
+        self._waiting.append((mark, buffer, target.view(tensor.shape), done, at, at))
 
-    def page(self, rows: int, columns: int) -> Page | None:
+    def page(self, rows: int, columns: int, *, noted: bool = False) -> Page | None:
         """Memory of the host that the device itself is to write into; None while it gets no more to do for us.
-        ``written`` or ``unused`` has to follow."""
-        if len(self._waiting) >= _LONGEST:
+        ``written`` or ``unused`` has to follow. ``noted``: in a step that nobody is told of yet, nothing is."""
+        if len(self._waiting) >= _LONGEST and not noted:
             self.poll()
         if len(self._waiting) >= _LONGEST:
             self.dropped += 1
@@ -211,13 +216,22 @@ class Readback:
 
     def _mark(self) -> None:
         """Marks the place in the stream behind which the pages so far are written."""
+        if self._held:
+            self._fetch()  # what came before is told before
         unmarked, self._unmarked = self._unmarked, []
-        mark = self.lane.mark(self._unmarked_on)
-        self._waiting.extend((mark, *each) for each in unmarked)
+        mark, at = self.lane.mark(self._unmarked_on), now()
+        self._waiting.extend((mark, *each, at) for each in unmarked)
 
     def unused(self, page: Page) -> None:
         """Nobody was told to fill ``page``, or it was read."""
-        self._cut.setdefault((self.lane, *page.values.shape), []).append(page)
+        rows, columns = page.values.shape
+        key = self.lane, rows, columns
+        if key not in self._cut and len(self._cut) < _MOST_CUT:
+            self._cut[key] = []
+        if len(self._cut.get(key, _FULL)) < len(_FULL):
+            self._cut[key].append(page)
+        else:  # others may have it, of any shape
+            self._free[self.lane, page.buffer.numel(), page.buffer.dtype].append(page.buffer)
 
     def keep(
         self,
@@ -341,7 +355,7 @@ class Readback:
         def arrived(_host: torch.Tensor) -> None:
             self._hand_out(asked, places, words[_REQUESTS:].view("float32"))
 
-        self._waiting.append((self.lane.mark(self._held_on), page, page, arrived, 0))
+        self._waiting.append((self.lane.mark(self._held_on), page, page, arrived, 0, 0))
 
     def _hand_out(self, asked: list[_Held], places: list[int], numbers: Any) -> None:
         """Gives what was fetched to whoever asked for it, ``places`` says where it lies; what fails with one of them is
@@ -434,7 +448,7 @@ class Readback:
                 self._date(taken)
                 done(number)
 
-        self._waiting.append((self.lane.mark(self._stream), page, page, arrived, 0))
+        self._waiting.append((self.lane.mark(self._stream), page, page, arrived, 0, 0))
         self._stream = None
 
     def _pages(self) -> list[torch.Tensor]:
@@ -450,8 +464,8 @@ class Readback:
         """Whether the device has yet to do what it was given before ``stamp``."""
         if not self._waiting or self.lane.recording():
             return False
-        mark, _, _, _, taken = self._waiting[0]
-        return 0 < taken < stamp and not mark.query()
+        mark, *_, marked = self._waiting[0]
+        return 0 < marked < stamp and not mark.query()
 
     @property
     def ripe(self) -> bool:
@@ -479,7 +493,7 @@ class Readback:
         self._waiting.clear()
 
     def _deliver(self) -> None:
-        _, buffer, values, done, taken = self._waiting.popleft()
+        _, buffer, values, done, taken, _ = self._waiting.popleft()
         start = time.perf_counter_ns()
         self._date(taken)
         try:

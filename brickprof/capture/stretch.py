@@ -239,8 +239,7 @@ class Stretch:
                 return False
             self._norms.append(norms)
             if self.due:
-                gradients, self.gradients = self.gradients, None
-                self._send_for_table(parameters, gradients, key, _counter())
+                self._send_for_table(parameters, self.gradients, key, _counter())
         except Exception:
             return False
         self._at = _CLIPPED
@@ -267,7 +266,7 @@ class Stretch:
     ) -> bool:
         """Whether it will come; the time since ``start`` is what it took."""
         page = None
-        self.due = False
+        self.due, self.gradients = False, None
         try:
             if gradients and gradients[0].get_device() == self._device and self._current() == self._place:  # type: ignore[misc]
                 if self._sends is None:
@@ -281,7 +280,7 @@ class Stretch:
         took = _counter() - start
         self.tables_ns += took
         if self._sends is not None:
-            self._sends.learn(took, page is not None)
+            self._sends.took(took, came=page is not None)
         return page is not None
 
     def updated(self, optimizer: Any) -> bool:

@@ -131,28 +131,35 @@ class _Known(NamedTuple):
 class InPassing:
     """Sends for tables of the gradients of the same parameters: nothing but the launch."""
 
-    __slots__ = ("_launch", "_readback", "_rows", "learn")
+    __slots__ = ("_launch", "_readback", "_refused", "_rows", "_told")
 
-    def __init__(self, launch: Launch, readback: Readback, rows: int, learn: Callable[[int, bool], None]) -> None:
+    def __init__(self, launch: Launch, readback: Readback, rows: int, told: Callable[[int, bool], None]) -> None:
         self._launch = launch
         self._readback = readback
         self._rows = rows
-        self.learn = learn
-        """To be told what a table took the host in all, and whether it comes."""
+        self._told = told
+        self._refused = False
 
     def __call__(self, gradients: list[torch.Tensor]) -> Page | None:
+        self._refused = False
         if len(gradients) != self._rows or hands_off():
             return None
-        page = self._readback.page(self._rows, _COLUMNS)
+        page = self._readback.page(self._rows, _COLUMNS, noted=True)
         if page is None:
             return None
         try:
-            came = self._launch(gradients, page.at, page.room)
-        except (TypeError, RuntimeError, NotImplementedError):  # sparse, or without memory of its own
-            came = False
-        if not came:
-            self._readback.unused(page)
-        return page if came else None
+            if self._launch(gradients, page.at, page.room):
+                return page
+        except Exception:  # sparse, or without memory of its own
+            pass
+        self._refused = True
+        self._readback.unused(page)
+        return None
+
+    def took(self, ns: int, *, came: bool) -> None:
+        """What the last one took the host in all. One that was not sent for tells nothing."""
+        if came or self._refused:
+            self._told(ns, self._refused)
 
 
 Arrived = Callable[[int, Names, Any], None]
@@ -163,10 +170,6 @@ Usual = Callable[[list[float]], bool]
 """Whether norms are finite, and not larger than one could expect."""
 Broken = Callable[[int, Names, list[float]], None]
 """The step, the parameters that had a gradient, and the norm of each: not all are finite."""
-
-
-def _forgotten(_host: torch.Tensor) -> None:
-    """Whose a table was nobody knows any more."""
 
 
 def _within(parameters: Sequence[torch.Tensor], seen: frozenset[int]) -> bool:
@@ -201,6 +204,10 @@ class Vigil:
         """What tables took the host lately that were sent for in passing."""
         self._refused = 0
         """How many of them, one after another, came to nothing."""
+        self._asked = 0
+        """How many steps had norms that were not finite and are sent for again, all of them."""
+        self._waiting: list[tuple[int, Names, Any]] = []
+        """Broken tables that have arrived meanwhile, of steps behind those."""
 
     @property
     def stride(self) -> int:
@@ -231,18 +238,19 @@ class Vigil:
         that are only noted and in the stream ``place``; ``passed`` has to follow. None where none would come."""
         known, launch = self._known.get(key), None
         if known is not None and known.names.are(parameters, key[0]) and len(gradients) == len(parameters):
-            launch = self._session.fused.launch_of(known.purpose, gradients, place)
+            launch = self._session.fused.launch_of(known.purpose, gradients, place, anew=self._refused > 0)
         if launch is None or known is None:
             self._refused += 1
             return None
         return InPassing(launch, self._session.readback, known.tensors, self._learn_passing)
 
-    def _learn_passing(self, spent: int, came: bool) -> None:
-        if came:
+    def _learn_passing(self, spent: int, refused: bool) -> None:
+        if refused:
+            self._refused += 1
+            self._passing.clear()
+        else:
             self._refused = 0
             self._passing.append(spent)
-        else:
-            self._refused += 1
 
     def wants(self, optimizer: Any) -> bool:
         """Whether the gradients that ``optimizer`` is about to apply are to be looked at; told by the ends of it."""
@@ -295,6 +303,8 @@ class Vigil:
         if purpose := self._read(parameters):
             self._covered.append(self._groups[purpose])
             self._learn(purpose, _counter() - start)
+        elif not self._by_norms:
+            self._session.cadence.relieve(False)
 
     def passed(self, step: int, steps: Passed, which: range) -> None:
         """The same for steps that are over, the first of which is ``step``, with what their clips have computed of the
@@ -302,26 +312,37 @@ class Vigil:
         known, readback = self._known.get(steps.key), self._session.readback
         if known is not None and not (known.alike and known.whole and known.names.end_with(steps.ends)):
             known = None
-        clips, passive = [], hands_off()
+        clips, pages, passive = [], [], hands_off()
         for at, number in zip(which, range(step, step + len(which)), strict=True):
             page = steps.tables.get(at)
-            if page is None:
-                if at < len(steps.norms):
-                    clips.append((number, steps.stamps[at], steps.norms[at]))
-                continue
-            done = partial(self._kept, number, known.names) if known is not None else _forgotten
+            if page is not None:
+                pages.append((at, number, page))
+            elif at < len(steps.norms):
+                clips.append((number, steps.stamps[at], steps.norms[at]))
+        if self._by_norms and known is not None:
+            self._hold(clips, known.names, passive=passive)
+        elif self._by_norms:
+            readback.dropped += len(clips)
+        for at, number, page in pages:
+            done = partial(self._kept, number, known.names) if known is not None else self._forget
             readback.written(page, readback.lane.stream(steps.losses[at]), done, steps.stamps[at], passive=passive)
+        if known is not None and (which[-1] in steps.tables or (self._by_norms and which[-1] < len(steps.norms))):
+            self._last, self._covered = step + len(which) - 1, [self._groups[known.purpose]]
         if self._passing and not passive:
             self._reckon()
-        if not self._by_norms:
-            return  # tables tell what is told
-        if known is not None:
-            self._hold(clips, known.names, passive=passive)
-        else:
-            readback.dropped += len(clips)
 
     def _kept(self, step: int, names: Names, host: torch.Tensor) -> None:
-        self._arrived(step, names, host.numpy())
+        """A table has arrived. What is broken in it waits for norms of a step before it that were broken too: those
+        are sent for a second time."""
+        table = host.numpy()
+        if self._asked and table[:, :2].any():
+            self._waiting.append((step, names, table.copy()))
+        else:
+            self._arrived(step, names, table)
+
+    def _forget(self, _host: torch.Tensor) -> None:
+        """Whose a table was nobody knows any more."""
+        self._session.readback.dropped += 1
 
     def _hold(self, clips: Sequence[tuple[int, int, Norms]], names: Names, *, passive: bool = False) -> None:
         """Norms that clips have computed: enough to tell later whether, and where, something was not finite."""
@@ -345,7 +366,29 @@ class Vigil:
         elif not hands_off():
             if each.is_cuda:  # it may have been made in another stream than this: there it is not to be used again yet
                 each.record_stream(torch.cuda.current_stream(each.device))
-            self._session.readback.read(each.double(), lambda host: self._broken(step, names, host.tolist()))
+            self._asked += 1
+            readback = self._session.readback
+            dropped = readback.dropped
+            readback.read(each.double(), lambda host: self._asked_for(step, names, host))
+            if readback.dropped > dropped:  # the device is too far behind
+                self._asked -= 1
+
+    def _asked_for(self, step: int, names: Names, host: torch.Tensor) -> None:
+        """The norms of a step have arrived, not all of which are finite."""
+        self._asked -= 1
+        self._told_until(step)
+        try:
+            self._broken(step, names, host.tolist())
+        finally:
+            if not self._asked:
+                self._told_until(None)
+
+    def _told_until(self, step: int | None) -> None:
+        """Tells of the broken tables that have waited, of steps before ``step``."""
+        ready = [each for each in self._waiting if step is None or each[0] < step]
+        self._waiting = [each for each in self._waiting if step is not None and each[0] >= step]
+        for each in ready:
+            self._arrived(*each)
 
     def _known_as(self, key: tuple[int, int], parameters: Sequence[torch.Tensor]) -> _Known | None:
         """What is known of ``parameters``, and not of others that lay there before them."""
@@ -409,6 +452,8 @@ class Vigil:
 
     def _learn(self, purpose: str, spent: int) -> None:
         """Host and device work side by side: what counts is the one that takes longer."""
+        if self._passing:
+            self._passing.popleft()  # it may be that none is sent for in passing any more
         session = self._session
         backlog = session.backlog
         held_up = spent > _FREE * backlog.quickest(purpose)
