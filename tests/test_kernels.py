@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -95,3 +96,28 @@ def test_triton_on_a_cpu_is_one_clear_error(capsys):
 def test_kernels_that_are_not_known_are_named(capsys):
     assert main(["--set", "kernels=cuda"]) == 2
     assert "auto, triton, torch" in capsys.readouterr().err
+
+
+def test_what_is_bound_is_a_function_of_addresses():
+    bound = launch.Bound(SimpleNamespace(heard=True, launches=0), (3,), {"a": 1})
+    ran = []
+    bound._run, bound._places = lambda grid, values: ran.append((grid, list(values))), {"a": 0, "b": 1, "c": 2}
+    bound._values = [1, 2, 3]
+    bound.function_of("c", "a")(7, 8)
+    assert ran == [((3, 1, 1), [8, 2, 7])] and bound._brick.launches == 1
+
+
+@pytest.mark.parametrize("torch_has_it", [True, False])
+def test_tensors_that_are_like_others_are_told_from_those_that_are_not(monkeypatch, torch_has_it):
+    from brickprof.kernels import statistics
+
+    if not torch_has_it:
+        monkeypatch.setitem(sys.modules, "torch._C._dynamo.guards", None)
+    tensors = [torch.zeros(4, 5), torch.zeros(5, 4).t(), torch.zeros(3, dtype=torch.bfloat16)]
+    alike = statistics._likeness(tensors)
+    assert (type(alike).__name__ == "builtin_function_or_method") is torch_has_it
+    assert alike(*(each.clone() for each in tensors)) and alike(*tensors)
+    others = (torch.zeros(4, 6), torch.zeros(1, 1).expand(4, 5), torch.zeros(5, 4).t(), torch.zeros(4, 5).double())
+    for other in (*others, torch.zeros(4, 5, device="meta"), torch.nn.Parameter(torch.zeros(4, 5))):
+        assert not alike(other, *tensors[1:])
+    assert not alike(*tensors[:2], torch.zeros(3, dtype=torch.float16))

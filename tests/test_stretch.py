@@ -452,6 +452,83 @@ def test_where_no_table_ever_comes_in_passing_they_are_sent_for_between_stretche
     assert all(rows_of(run)[step] for step in range(400, STEPS - 3, 4))
 
 
+class Stays(OfDevice):
+    """What breaks stays broken, as it mostly does."""
+
+    def step(self, x, number):
+        loss = self.loss(x)
+        self.optimizer.zero_grad()
+        loss.backward()
+        if number == self.breaks:
+            self.net.bias.grad.fill_(math.nan)
+        if self.clip:
+            nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        self.optimizer.step()
+        return loss
+
+
+@pytest.mark.parametrize("breaks", [301, 303, 306, 308])
+def test_what_breaks_first_is_told_first_whether_norms_tell_it_or_a_table(tmp_path, stretches, kernel, breaks):
+    run, anomalies, grads = judged(tmp_path, Stays(breaks=breaks), 32)
+    steps = [event.step for event in grads if event.step < breaks + 8]
+    assert kernel.sent and steps == list(range(breaks, breaks + 8))
+    names = [event.fields["name"] for event in run.events.itertuples() if event.kind == "tensor"]
+    assert [names[each["tensor"] - 1] for each in grads[0].fields["nonfinite"]] == ["bias"]
+    # The norms of a clip are sent for a second time; the loss of the next step may be home before them.
+    assert (anomalies[0].step, anomalies[0].fields["what"]) in [(breaks, "gradient"), (breaks + 1, "loss")]
+
+
+class Between(OfDevice):
+    """Some updates are asked for in another way, which ends a stretch between clip and update."""
+
+    def __init__(self, at, breaks=-1) -> None:
+        super().__init__(breaks=breaks)
+        self.at = at
+
+    def step(self, x, number):
+        if number not in self.at:
+            return super().step(x, number)
+        plain = self.optimizer.step
+        self.optimizer.step = lambda: plain(closure=None)
+        try:
+            return super().step(x, number)
+        finally:
+            del self.optimizer.step
+
+
+@pytest.mark.parametrize("at", [304, 306])
+def test_a_step_whose_stretch_ends_between_clip_and_update_is_looked_at_once(
+    tmp_path, stretches, kernel, monkeypatch, at
+):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    run, _, grads = judged(tmp_path, Between({at, at + 40, at + 80}, breaks=at), 32)
+    assert kernel.sent and [event.step for event in grads] == [at] and len(grads[0].fields["nonfinite"]) == 1
+    counts = run.samples[run.samples.role == "grad"].groupby("step").size()
+    assert counts[counts.index > 64].max() == 2
+
+
+class BeginsToClip(OfDevice):
+    def __init__(self, breaks) -> None:
+        super().__init__(breaks=breaks)
+
+    def step(self, x, number):
+        self.clip = number >= 290
+        return super().step(x, number)
+
+
+@pytest.mark.parametrize("level", ["light", "standard"])
+def test_a_clip_that_begins_late_is_seen_before_the_table(tmp_path, stretches, kernel, monkeypatch, level):
+    monkeypatch.setitem(vigil._SHARE, "light", 1e9)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    training = BeginsToClip(breaks=300)
+    with brickprof.attach(training.net, out=tmp_path, level=level, overhead="0.01%") as watched:
+        training.run(loader())
+    events = Run.open(watched.folder).events.itertuples()
+    grads = [event for event in events if event.kind == "grad" and event.fields["broken"]]
+    assert kernel.sent and [event.step for event in grads] == [300]
+    assert [each["nan"] for each in grads[0].fields["nonfinite"]] == [1]
+
+
 @pytest.fixture
 def initialised(monkeypatch):
     """CUDA seems to be in use: gradients that nobody clips are judged when they are applied."""

@@ -17,6 +17,7 @@ from brickprof.capture.backlog import Backlog
 from brickprof.capture.fused import Table
 from brickprof.capture.readback import Readback
 from brickprof.capture.vigil import Norms, Vigil
+from brickprof.clock import now
 from brickprof.settings import Settings
 from tests.late import Lane
 
@@ -177,6 +178,37 @@ def test_pages_are_used_again_and_only_after_they_were_read():
     assert over.readback.page(3, 8).at in pages
 
 
+def test_no_number_of_shapes_takes_memory_for_ever():
+    over = settled()
+    for rows in range(3, 90):
+        pages = [over.readback.page(rows, 8) for _ in range(3)]
+        for page in pages:
+            over.readback.unused(page)
+    buffers = [page.buffer for (lane, *_), cut in Readback._cut.items() if lane is over.readback.lane for page in cut]
+    buffers += [each for (lane, *_), free in Readback._free.items() if lane is over.readback.lane for each in free]
+    assert len({each.data_ptr() for each in buffers}) <= 3 * (8 + 6)
+
+
+def test_in_a_step_that_is_only_noted_nothing_is_told():
+    over, given = settled(), parameters()
+    _, seen = kept(over, given, 400)
+    over.readback.send()
+    before, waiting = len(seen), over.readback._waiting
+    over.readback._waiting.extend([waiting[-1]] * (256 - len(waiting)))
+    assert over.readback.page(3, 8, noted=True) is None and len(seen) == before
+    waiting.pop()
+    assert over.readback.page(3, 8, noted=True) is not None and len(seen) == before
+
+
+def test_what_was_marked_just_now_is_not_late():
+    over = settled()
+    over.readback.lane = Lane(60.0)
+    page = over.readback.page(3, 8)
+    over.readback.written(page, "stream", lambda host: None, now() - 10**9)
+    over.readback.send()
+    assert not over.readback.late(now() - 10**8) and over.readback.late(now() + 10**8)
+
+
 def test_a_device_that_is_far_behind_gets_no_more_looks():
     over, given = settled(), parameters()
     over.readback.lane = Lane(60.0)
@@ -263,6 +295,22 @@ def test_where_tables_are_dear_every_fourth_step_has_rows_of_norms(monkeypatch):
     assert watch.stride == 16 and tables[-3:] == [160, 176, 192] and over.cadence.relieved
     assert [step for step, *_ in over.rows][-3:] == [184, 188, 196] and over.rows[-1][1:] == (3, [2.0] * 3)
     assert {step for step, _ in normal} | set(tables) == set(range(200))
+
+
+def test_what_tables_took_in_passing_is_forgotten_where_they_are_not_sent_for_so(monkeypatch):
+    ticking(monkeypatch, lambda look: 1_600_000)
+    over, given = settled(), parameters()
+    over.cadence.typical_ns = 26e6
+    watch = vigil(over, lambda *_: None)
+    for _ in range(16):
+        watch._learn_passing(20_000, False)
+    strides = []
+    for step in range(2000):
+        over.step = step
+        watch.take(given)
+        read(over)
+        strides.append(watch.stride)
+    assert strides[10] == 1 and strides[-1] == 16  # 1.25 times 1.6 ms are three quarters of 1 % of ten steps
 
 
 @pytest.mark.parametrize("clips", ["all", "some", "no longer"])
