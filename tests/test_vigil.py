@@ -72,7 +72,7 @@ class Settled(Fused):
 
 
 def cadence(typical, level):
-    made = SimpleNamespace(budget=Settings(level=level).budget, typical_ns=typical, relieved=False)
+    made = SimpleNamespace(budget=Settings(level=level).budget, typical_ns=typical, relieved=False, ease=1.0)
     made.relieve = lambda relieved: setattr(made, "relieved", relieved)
     return made
 
@@ -295,6 +295,20 @@ def test_where_tables_are_dear_every_fourth_step_has_rows_of_norms(monkeypatch):
     assert watch.stride == 16 and tables[-3:] == [160, 176, 192] and over.cadence.relieved
     assert [step for step, *_ in over.rows][-3:] == [184, 188, 196] and over.rows[-1][1:] == (3, [2.0] * 3)
     assert {step for step, _ in normal} | set(tables) == set(range(200))
+
+
+@pytest.mark.parametrize(("ease", "took", "stride"), [(1.0, 150, 1), (0.1, 150, 4), (0.5, 150, 2), (0.1, 1200, 8)])
+def test_where_the_whole_is_too_dear_tables_are_rarer_but_rows_have_theirs(monkeypatch, ease, took, stride):
+    """1 % of 26 ms, three quarters of it: 195 us a step."""
+    ticking(monkeypatch, lambda look: 1000 * took / 1.25)
+    over, given = settled(), parameters()
+    over.cadence.typical_ns, over.cadence.ease = 26e6, ease
+    watch = vigil(over, lambda *_: None)
+    for step in range(400):
+        over.step = step
+        watch.take(given)
+        read(over)
+    assert watch.stride == stride
 
 
 def test_what_tables_took_in_passing_is_forgotten_where_they_are_not_sent_for_so(monkeypatch):

@@ -464,6 +464,10 @@ class Vigil:
         if not self._turns % _RECKON:
             self._reckon()
 
+    def _stride_of(self, steps: float) -> int:
+        """The power of two that is at least ``steps``, as far as the level goes."""
+        return min(1 << max(math.ceil(steps) - 1, 0).bit_length(), _LONGEST[self._session.settings.level])
+
     def _reckon(self) -> None:
         session = self._session
         device = sum(map(session.fused.device_ns, self._groups))
@@ -476,9 +480,9 @@ class Vigil:
             host = _USUAL * sum(map(session.backlog.quickest, self._groups))
             host = min(host, median(self._passing)) if self._passing else host
         host *= _AFTERWARDS[session.settings.level]
-        room = share * cadence.budget * max(cadence.typical_ns, 1.0)
-        self._stride, longest = 1, _LONGEST[session.settings.level]
-        while self._stride < longest and max(host, device) > self._stride * room:
-            self._stride *= 2
+        cost, room = max(host, device), max(share * cadence.budget * cadence.typical_ns, 1.0)
+        self._stride = stride = self._stride_of(cost / room)
         if not self._by_norms:  # or else those judge every step
+            # Where the whole is dearer than it may be there is less of this too, but still what rows are made of.
+            self._stride = min(self._stride_of(cost / (room * cadence.ease)), max(stride, ROWS_EVERY))
             cadence.relieve(bool(self._passing) and self._stride <= ROWS_EVERY and self._refused < _MOST_REFUSED)
