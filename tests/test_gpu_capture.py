@@ -15,6 +15,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import brickprof
+from brickprof.capture import vigil
 from brickprof.capture.fused import Fused
 from brickprof.capture.stretch import Stretches
 
@@ -111,6 +112,8 @@ def test_statistics_of_every_gradient_at_least_every_fourth_step(tmp_path):
     assert max(b - a for a, b in itertools.pairwise(steps)) <= 4
     assert grads.groupby("step").tensor.nunique().min() == len(list(model(width=WIDE).parameters()))
     assert grads.l2.notna().all() and (grads.nan == 0).all()
+    whole = sorted(set(grads[grads.absmax.notna()].step))
+    assert max(b - a for a, b in itertools.pairwise(whole)) <= 4
 
 
 def test_nothing_waits_for_the_device(tmp_path):
@@ -393,6 +396,43 @@ def test_losses_that_are_only_noted_are_those_of_the_script(tmp_path, stretched,
     alone = model(width=64)
     assert fed(alone, 600) == losses
     assert all(torch.equal(a, b) for a, b in zip(alone.parameters(), net.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("clip", [True, False])
+def test_tables_that_are_sent_for_in_passing_are_of_the_gradients_of_their_step(tmp_path, stretched, monkeypatch, clip):
+    """While torch refuses every wait for the device."""
+    monkeypatch.setattr(vigil, "_SHARE_BESIDE_NORMS", 1e9)  # whatever it costs
+    monkeypatch.setitem(vigil._SHARE, "standard", 1e9)
+    came, send = [], vigil.InPassing.__call__
+    monkeypatch.setattr(vigil.InPassing, "__call__", lambda self, of: came.append(send(self, of)) or came[-1])
+    net, seen = model(width=64), {}
+
+    def spoil(step, net):
+        if step == 400:
+            torch.cuda.set_sync_debug_mode("error")
+        if step >= 400 and step % 4 == 0:
+            grads = [parameter.grad for parameter in net.parameters()]
+            seen[step] = torch.stack([torch.stack([each.norm(), each.abs().max(), each.mean()]) for each in grads])
+
+    try:
+        with brickprof.attach(net, out=tmp_path, overhead="0.01%") as bp:
+            no_lookout(bp)
+            train(net, 600, spoil=spoil, clip=clip)
+            torch.cuda.set_sync_debug_mode("default")
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    run = brickprof.load(bp.folder)
+    assert max(stretched) > 16 and len([page for page in came if page is not None]) > 60
+    assert [event.fields for event in run.events.itertuples() if event.kind == "probe_off"] == []
+    rows = run.samples[run.samples.role == "grad"].set_index(["step", "tensor"])
+    names = [name for name, _ in net.named_parameters()]
+    for step, numbers in seen.items():
+        if step > 590:
+            continue
+        for name, (l2, absmax, mean) in zip(names, numbers.tolist(), strict=True):
+            row = rows.loc[step, name]
+            assert row.l2 == pytest.approx(l2, rel=1e-4) and row.absmax == pytest.approx(absmax, rel=1e-6)
+            assert row["mean"] == pytest.approx(mean, rel=1e-3, abs=1e-9)
 
 
 class Again(torch.nn.Module):
