@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from brickprof.bricks import Brick, Kind
+from brickprof.capture import sites
 from brickprof.capture.copies import PIN, TRANSFERS, Copy
 from brickprof.capture.probe import Probe
+from brickprof.capture.ranges import Ranges
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import compiled_frames
 from brickprof.capture.taps import copying
@@ -78,17 +80,29 @@ class TransfersProbe(Probe):
 
     # -- copies
 
-    def copying(self) -> Any:
+    def copying(self, way: copying.Way, *, timed: bool) -> tuple[Any, int]:
+        """Where the copy begins on the device, and the range that it is for Nsight, where somebody looks."""
         trace = self.session.trace
         here = threading.get_ident() == self.session.thread
-        return trace.clock.mark() if here and trace.clock.running else None
+        mark = trace.clock.mark() if timed and here and trace.clock.running else None
+        return mark, 0 if trace.ranges is None else self._range(way(), here, trace.ranges)
+
+    def _range(self, way: str, here: bool, ranges: Ranges) -> int:
+        wanted = way in TRANSFERS or (way == PIN and here)
+        if not wanted or sites.asked(sys._getframe(2)) is None:
+            return 0
+        return ranges.start(self.session.journal.brick(Brick(Kind.TRANSFER, way)), PHASE["transfer"])
+
+    def queued(self, mark: tuple[Any, int]) -> None:
+        if mark[1] and self.session.trace.ranges is not None:
+            self.session.trace.ranges.end(mark[1])
 
     def copied(self, copy: Copy, mark: Any) -> None:
         called = _counter()
         here = threading.get_ident() == self.session.thread
         if copy.direction in TRANSFERS or here:  # a loader's own thread pins batches ahead of time, as it should
             self._add(copy)
-            self._span(copy, mark, here)
+            self._span(copy, mark[0] if mark else None, here)
         self.session.charge(self.name, _counter() - called)
 
     def _add(self, copy: Copy) -> None:

@@ -24,8 +24,11 @@ class Ear:
     def __init__(self):
         self.heard = []
 
-    def copying(self):
+    def copying(self, way, *, timed):
         return None
+
+    def queued(self, mark):
+        pass
 
     def copied(self, copy, mark):
         self.heard.append(copy)

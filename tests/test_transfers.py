@@ -29,8 +29,11 @@ class Ear:
     def __init__(self):
         self.heard = []
 
-    def copying(self):
+    def copying(self, way, *, timed):
         return None
+
+    def queued(self, mark):
+        pass
 
     def copied(self, copy, mark):
         self.heard.append(copy)
@@ -81,6 +84,20 @@ def test_who_waits(way, pinned, non_blocking, straight, blocks):
 
 def test_bytes_travel_as_the_device_has_them():
     assert copies.moved("H2D", 10, 4, 2) == 20 and copies.moved("D2H", 10, 2, 4) == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "named", "way"),
+    [
+        ("to", ("cuda:0",), {}, "H2D"), ("to", (), {"device": torch.device("cuda", 1)}, "H2D"), ("to", (0,), {}, "H2D"),
+        ("to", (torch.half,), {}, ""), ("to", (torch.half,), {"device": "cuda:0"}, "H2D"), ("to", ("cpu",), {}, ""),
+        ("to", (torch.empty(1, device="meta"),), {}, ""), ("to", (None, torch.half), {}, ""), ("cpu", (), {}, ""),
+        ("cuda", (), {}, "H2D"), ("cuda", (None, True), {}, "H2D"), ("cuda", (), {"non_blocking": True}, "H2D"),
+        ("pin_memory", (), {}, "pin"),
+    ],
+)  # fmt: skip
+def test_which_way_a_call_will_send_its_tensor(name, given, named, way):
+    assert copying.bound(name, (torch.ones(2), *given), named) == way
 
 
 # -- every kind of copy, once

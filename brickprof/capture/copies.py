@@ -47,6 +47,16 @@ def place(tensor: torch.Tensor) -> str:
     return str(tensor.device)
 
 
+def where(device: torch.device | str | int) -> str:
+    """Where a tensor's values will lie that is sent to ``device``."""
+    wanted = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if wanted.type in ("cpu", "meta"):
+        return HOST if wanted.type == "cpu" else ""
+    if wanted.type == "cuda" and wanted.index is None and torch.cuda.is_initialized():
+        return f"cuda:{torch.cuda.current_device()}"
+    return str(wanted)
+
+
 def direction(source: str, target: str) -> str:
     if not source or not target or source == target:
         return ""

@@ -567,6 +567,7 @@ class Session:
             self.emit("step_end", self.step)
             spent = self._learn_costs(wall, spent)
             self._write_step_span(wall, spent, self._step_started + OFFSET)
+            self.trace.step_over()
         self._total_spent += spent
         self._read_back(self._step_started)
         if not self.looking:
@@ -731,6 +732,7 @@ class Session:
         with contextlib.suppress(Exception):
             end = now()
             self._write_step_span(end - OFFSET - self._step_started, self._spent, end)
+            self.trace.step_over(last=True)
             self.clock.resolve(last=True)
             fields = {
                 "steps": self._trained,

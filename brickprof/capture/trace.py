@@ -113,9 +113,13 @@ class Trace:
         """The backward of ``brick`` begins; it lasts until the next mark or the end of the backward."""
         self._marks.append((brick, now(), self.clock.mark() if self.clock.running else None))
         self.pulse.mark(brick)
+        if self.ranges is not None and self.step_id:
+            self.ranges.mark(brick, PHASE["backward"])
 
     def close_marks(self, parent: int, *, write: bool) -> None:
         marks, self._marks = self._marks, []
+        if self.ranges is not None:
+            self.ranges.unmark()
         if not write or not marks:
             return
         end = (0, now(), self.clock.mark() if self.clock.running else None)
@@ -123,6 +127,13 @@ class Trace:
         for (brick, start, before), (_, following, after) in zip(marks, [*marks[1:], end], strict=True):
             row = (self.new_id(), parent, brick, phase, self.step, self.micro, start, following, None, None, None)
             self.write(row, before if after is not None else None, after)
+
+    def step_over(self, *, last: bool = False) -> None:
+        """A step whose bricks were traced has ended; with the ``last`` one so has everything."""
+        if self.ranges is not None:
+            self.ranges.end_all()
+            if last:
+                self.ranges.pop(0)
 
     def reset(self) -> None:
         """Forgets what is open: a step begins, and whatever failed to close never will.

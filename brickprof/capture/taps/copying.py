@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Protocol
 
@@ -26,14 +27,22 @@ from brickprof.capture.taps.swap import Swap
 from brickprof.clock import now
 
 Tensor = torch.Tensor
+Way = Callable[[], str]
 _compiling = torch.compiler.is_compiling
 
 
 class Listener(Protocol):
-    def copying(self) -> Any:
-        """A copy may be about to be queued: whatever is to be handed to ``copied``."""
+    def copying(self, way: Way, *, timed: bool) -> Any:
+        """A copy may be about to be queued, which ``way`` tells where asked; ``timed`` where the device has to do with
+        it: whatever is to be handed to ``queued`` and ``copied``."""
+
+    def queued(self, mark: Any) -> None:
+        """It was, or there was none after all, or it raised."""
 
     def copied(self, copy: Copy, mark: Any) -> None: ...
+
+
+Marks = list[tuple[Listener, Any]]
 
 
 _listeners: list[Listener] = []
@@ -59,14 +68,31 @@ def _idle() -> bool:
     return not _listeners or _compiling() or getattr(_active, "on", False)
 
 
-def _inside(original: Any, args: Any, kwargs: Any, *, mark: bool = True) -> tuple[Any, int, int, list[Any]]:
-    """Calls ``original``; what it calls in turn is part of it."""
-    marks = [listener.copying() if mark else None for listener in _listeners]
+def _inside(
+    original: Any, args: Any, kwargs: Any, way: Way | None, *, timed: bool = True
+) -> tuple[Any, int, int, Marks]:  # fmt: skip
+    """Calls ``original``, which copies nothing if it has no ``way``; what it calls in turn is part of it."""
+    marks = [(listener, None) for listener in _listeners] if way is None else _announced(way, timed=timed)
     _active.on, start = True, now()
     try:
         return original(*args, **kwargs), start, now(), marks
     finally:
         _active.on = False
+        if way is not None:
+            _queued(marks)
+
+
+def _announced(way: Way, *, timed: bool) -> Marks:
+    marks: Marks = []
+    with contextlib.suppress(Exception):
+        marks.extend((listener, listener.copying(way, timed=timed)) for listener in tuple(_listeners))
+    return marks
+
+
+def _queued(marks: Marks) -> None:
+    with contextlib.suppress(Exception):
+        for listener, mark in marks:
+            listener.queued(mark)
 
 
 def _moving(original: Any, name: str) -> Any:
@@ -75,7 +101,8 @@ def _moving(original: Any, name: str) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         if _idle() or not args:
             return original(*args, **kwargs)
-        result, start, end, marks = _inside(original, args, kwargs, mark=_may_leave(name, args, kwargs))
+        way = (lambda: bound(name, args, kwargs)) if _may_leave(name, args, kwargs) else None
+        result, start, end, marks = _inside(original, args, kwargs, way, timed=name != "pin_memory")
         if result is not args[0]:
             _tell(args[0], result, name, args, kwargs, (start, end), marks, sys._getframe(1))
         return result
@@ -85,7 +112,7 @@ def _moving(original: Any, name: str) -> Any:
 
 def _may_leave(name: str, args: Any, kwargs: Any) -> bool:
     """Whether a tensor may go elsewhere: a cast stays where it is."""
-    if name == "pin_memory" or (name == "cpu" and args[0].is_cpu):
+    if name == "cpu" and args[0].is_cpu:
         return False
     return not (len(args) > 1 and isinstance(args[1], torch.dtype) and "device" not in kwargs)
 
@@ -96,7 +123,7 @@ def _filling(original: Any, name: str) -> Any:
     def call(self: Any, src: Any, *args: Any, **kwargs: Any) -> Any:
         if _idle() or not isinstance(src, Tensor) or copies.place(src) == copies.place(self):
             return original(self, src, *args, **kwargs)
-        result, start, end, marks = _inside(original, (self, src, *args), kwargs)
+        result, start, end, marks = _inside(original, (self, src, *args), kwargs, lambda: _way(src, self, name))
         _tell(src, self, name, args, kwargs, (start, end), marks, sys._getframe(1))
         return result
 
@@ -110,8 +137,9 @@ def _making(original: Any, name: str) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         if _idle():
             return original(*args, **kwargs)
-        result, start, end, marks = _inside(original, args, kwargs, mark="device" in kwargs)
         data = args[holder] if len(args) > holder else kwargs.get("data", kwargs.get("obj"))
+        way = (lambda: copies.direction(_from(data), copies.where(kwargs["device"]))) if "device" in kwargs else None
+        result, start, end, marks = _inside(original, args, kwargs, way)
         _tell(data, result, name, (), {}, (start, end), marks, sys._getframe(1))
         return result
 
@@ -126,7 +154,7 @@ def _indexing(original: Any, name: str) -> Any:
             return original(self, index, *value)
         if _idle() or copies.place(self) in ("", copies.HOST):
             return original(self, index, *value)
-        result, start, end, marks = _inside(original, (self, index, *value), {})
+        result, start, end, marks = _inside(original, (self, index, *value), {}, lambda: _sends(index, value))
         with contextlib.suppress(Exception):
             _tell_index(self, index, value, (start, end), marks, sys._getframe(1))
         return result
@@ -134,11 +162,39 @@ def _indexing(original: Any, name: str) -> Any:
     return call
 
 
+# -- which way, before it is gone
+
+
+def bound(name: str, args: Any, kwargs: Any) -> str:
+    """Which way to, cuda, xpu, cpu and pin_memory send their tensor, by what they were given; "" for a cast."""
+    given = (*args[1:2], *(kwargs[key] for key in ("device", "other") if key in kwargs))
+    if name == "pin_memory":
+        return copies.PIN
+    if name == "cpu":
+        target = copies.HOST
+    elif name != "to":
+        target = copies.where(name if not given or given[0] is None else given[0])
+    else:
+        others = [each for each in given if each is not None and not isinstance(each, torch.dtype)]
+        if not others:
+            return ""
+        target = copies.place(others[0]) if isinstance(others[0], Tensor) else copies.where(others[0])
+    return copies.direction(copies.place(args[0]), target)
+
+
+def _from(data: Any) -> str:
+    return copies.place(data) if isinstance(data, Tensor) else copies.HOST
+
+
+def _sends(index: Any, value: tuple[Any, ...]) -> str:
+    return "H2D" if indexing.sent(index) + (indexing.sent(value) if value else 0) else ""
+
+
 # -- telling
 
 
 def _tell(
-    source: Any, target: Tensor, how: str, args: Any, kwargs: Any, times: tuple[int, int], marks: list[Any],
+    source: Any, target: Tensor, how: str, args: Any, kwargs: Any, times: tuple[int, int], marks: Marks,
     frame: FrameType,
 ) -> None:  # fmt: skip
     with contextlib.suppress(Exception):
@@ -158,7 +214,7 @@ def _tell(
 def _way(source: Any, target: Tensor, how: str) -> str:
     if how == "pin_memory":
         return copies.PIN
-    return copies.direction(copies.place(source) if isinstance(source, Tensor) else copies.HOST, copies.place(target))
+    return copies.direction(_from(source), copies.place(target))
 
 
 def _copy(
@@ -187,7 +243,7 @@ def _pinned(tensor: Tensor, way: str) -> bool | None:
 
 
 def _tell_index(
-    tensor: Tensor, index: Any, value: tuple[Any, ...], times: tuple[int, int], marks: list[Any], frame: FrameType
+    tensor: Tensor, index: Any, value: tuple[Any, ...], times: tuple[int, int], marks: Marks, frame: FrameType
 ) -> None:
     asked = sites.asked(frame)
     if asked is None:
@@ -200,9 +256,10 @@ def _tell_index(
         _hand_on(Copy("H2D", size, "index", asked[0], *times, device=copies.place(tensor)), marks)
 
 
-def _hand_on(copy: Copy, marks: list[Any]) -> None:
-    for listener, mark in zip(tuple(_listeners), marks, strict=False):
-        listener.copied(copy, mark)
+def _hand_on(copy: Copy, marks: Marks) -> None:
+    for listener, mark in marks:
+        if listener in _listeners:
+            listener.copied(copy, mark)
 
 
 # -- what goes back
@@ -213,19 +270,24 @@ def _follow(target: Tensor, copy: Copy) -> None:
     node = target.grad_fn
     if node is None:
         return
-    began: list[int] = []
+    way = copies.back(copy.direction)
+    began: list[tuple[int, Marks]] = []
 
     def before(_gradients: Any) -> None:
-        began.append(now())
+        began.append((now(), _announced(lambda: way, timed=False)))
 
     def after(_made: Any, _given: Any) -> None:
-        if _listeners and began:
+        if not began:
+            return
+        start, marks = began.pop()
+        _queued(marks)
+        with contextlib.suppress(Exception):
             _hand_on(
                 copy._replace(
-                    direction=copies.back(copy.direction), how="backward", start=began.pop(), end=now(), pinned=False,
-                    non_blocking=False, blocking=copy.direction != "D2D", differentiable=False,
+                    direction=way, how="backward", start=start, end=now(), pinned=False, non_blocking=False,
+                    blocking=way != "D2D", differentiable=False,
                 ),
-                [None] * len(_listeners),
+                marks,
             )  # fmt: skip
 
     node.register_prehook(before)
