@@ -1,7 +1,8 @@
 """Transfer bricks: every copy between host and device, which way, how large, whether the host waited, who asked.
 
 Enters: copies in sampled steps (``taps.copying``). Leaves: a transfer span for each, and a ``transfers`` event that
-sums them up by line. Nothing where something was compiled: the functions that copy would be traced into the graph.
+sums them up by line, less those within one device, which no budget counts. Nothing where something was compiled: the
+functions that copy would be traced into the graph.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _counter = time.perf_counter_ns
 _MOST_ROWS = 16
 _MOST_SPANS = 512
 """Of one step; the rest is counted."""
+_MOST_WITHIN = 64
+"""Spans of copies within one device: averages of all weights may be kept so, and others need the room."""
 Key = tuple[str, str, bool | None, bool]
 
 
@@ -51,7 +54,7 @@ class TransfersProbe(Probe):
         """By line, of tensors that went to the host and are no part of the graph: after which backwards; copies,
         bytes."""
         self._devices: set[str] = set()
-        self._spans = self._backwards = 0
+        self._spans = self._within = self._backwards = 0
 
     def step_begin(self, step: int) -> None:
         if self.session.on.full and has_device() and not (self._compiled or compiled_frames() > self._frames):
@@ -100,7 +103,11 @@ class TransfersProbe(Probe):
     def copied(self, copy: Copy, mark: Any) -> None:
         called = _counter()
         here = threading.get_ident() == self.session.thread
-        if copy.direction in TRANSFERS or here:  # a loader's own thread pins batches ahead of time, as it should
+        if copy.within:
+            self._within += 1
+            if self._within <= _MOST_WITHIN:
+                self._span(copy, mark[0] if mark else None, here)
+        elif copy.direction in TRANSFERS or here:  # a loader's own thread pins batches ahead of time, as it should
             self._add(copy)
             self._span(copy, mark[0] if mark else None, here)
         self.session.charge(self.name, _counter() - called)
@@ -116,7 +123,7 @@ class TransfersProbe(Probe):
             sums[:] = [sums[0] + 1, sums[1] + copy.bytes]
 
     def _span(self, copy: Copy, mark: Any, here: bool) -> None:
-        self._spans += 1
+        self._spans += not copy.within
         if self._spans > _MOST_SPANS:
             return
         trace = self.session.trace
@@ -153,6 +160,8 @@ def _attributes(copy: Copy) -> dict[str, Any]:
     }  # fmt: skip
     if copy.non_blocking:
         told["non_blocking"] = True
+    if copy.within:
+        told["within"] = True
     stream = _stream(copy.device)
     return told if stream is None else {**told, "stream": stream}
 

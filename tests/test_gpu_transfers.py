@@ -93,9 +93,15 @@ def test_from_one_device_to_another(ear):
     assert [(copy.direction, copy.bytes, copy.blocking) for copy in copies] == [("D2D", 4 * N, False)]
 
 
+def test_a_copy_within_the_device_is_told_apart(ear):
+    copies, waited = heard(ear, lambda d: torch.empty_like(d).copy_(d), torch.ones(N, device="cuda"))
+    told = [(copy.direction, copy.bytes, copy.blocking, copy.within, copy.device) for copy in copies]
+    assert told == [("D2D", 4 * N, False, True, "cuda:0")] and waited == {}
+
+
 def test_what_stays_on_the_device_is_no_copy(ear):
     def act(d):
-        d.half(), d.to(torch.bfloat16), d.t().contiguous(), d.clone(), d.to("cuda"), torch.empty_like(d).copy_(d)
+        d.half(), d.to(torch.bfloat16), d.t().contiguous(), d.clone(), d.to("cuda")
         d[d.argsort()], d[:4], torch.zeros(4, device="cuda"), torch.full_like(d, 2.0)
         d[d > 2] = 0.0
 

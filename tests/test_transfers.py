@@ -4,6 +4,7 @@ Without a GPU: what is of type float64 lies on a device here, everything else on
 
 from __future__ import annotations
 
+import json
 import sys
 from types import SimpleNamespace
 
@@ -138,6 +139,22 @@ def test_what_stays_in_its_place_is_no_copy(device, ear):
     assert ear.heard == []
 
 
+def test_a_copy_within_the_device_is_one_and_waits_for_nothing(device, ear):
+    x = torch.ones(4, dtype=DEVICE, requires_grad=True)
+    line = here() + 1
+    torch.empty(4, dtype=DEVICE).copy_(x).sum().backward()
+    (copy,) = ear.heard
+    assert (copy.direction, copy.bytes, copy.how, copy.device, copy.within) == ("D2D", 32, "copy_", "cuda:0", True)
+    assert copy.site == f"test_transfers.py:{line}" and not copy.blocking and reads.found == {}
+
+
+def test_what_torch_copies_within_the_device_is_its_own_affair(device, ear):
+    one, other = (torch.nn.Linear(3, 2).to(DEVICE) for _ in range(2))
+    ear.heard.clear()
+    one.load_state_dict(other.state_dict())
+    assert [copy for copy in ear.heard if copy.within] == [] and torch.equal(one.weight, other.weight)
+
+
 def test_the_gradient_of_a_copy_goes_back(device, ear):
     x = torch.ones(4, requires_grad=True)
     (x * 2).to(DEVICE).sum().backward()
@@ -270,6 +287,29 @@ def test_a_step_in_sum_and_in_spans(device, tmp_path):
     assert sorted(spans.brick.astype(str)) == ["D2H", "H2D", "to_device"]
     brick = spans[spans.brick.astype(str) == "to_device"].iloc[0]
     assert spans[spans.brick.astype(str) == "H2D"].iloc[0].parent == brick.id
+
+
+def test_copies_within_the_device_are_bricks_that_no_budget_counts(device, tmp_path):
+    shadow = torch.zeros(1, 4, dtype=DEVICE)
+
+    def keep(high):
+        with torch.no_grad(), brickprof.brick("keep", kind="transfer", transfers=1):
+            for _ in range(100):
+                shadow.copy_(high.weight)
+
+    plain, looks, _ = trained(tmp_path / "plain")
+    run, more, _ = trained(tmp_path / "more", keep)
+    same = ("count", "bytes", "backwards", "device", "home")
+    assert [[look.fields[name] for name in same] for look in more] == [
+        [look.fields[name] for name in same] for look in looks
+    ]
+    assert all("D2D" not in [row[1] for row in look.fields["rows"]] for look in more)
+    spans = run.spans[(run.spans.brick.astype(str) == "D2D") & (run.spans.step == more[-1].step)]
+    told = json.loads(spans.iloc[0].attributes)
+    assert len(spans) == 64 and (told["within"], told["bytes"], told["blocking"]) == (True, 32, False)
+    assert told["site"] == f"test_transfers.py:{keep.__code__.co_firstlineno + 3}"
+    assert not [f for f in brickprof.diagnose(run).findings if f.root_cause == "extra-transfers"]
+    assert brickprof.diagnose(plain).verdict == brickprof.diagnose(run).verdict
 
 
 def test_gradients_that_go_home_are_told_apart_from_the_graph(device, tmp_path):

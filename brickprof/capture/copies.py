@@ -4,7 +4,7 @@ Enters: where a copy comes from and where it goes (``place`` says that of a tens
 and whether the copy was asked not to block. Leaves: ``Copy``. Nothing here touches a device; tests put another
 ``place`` in its stead.
 
-    H2D, D2H    between the host and a device          D2D    from one device to another
+    H2D, D2H    between the host and a device          D2D    from one device to another, or ``within`` one
     pin         from ordinary host memory to pinned    ""     no transfer: one place, or no place at all
 """
 
@@ -36,6 +36,8 @@ class Copy(NamedTuple):
     """Whether the host had to wait, whatever it had asked for."""
     device: str = ""
     differentiable: bool = False
+    within: bool = False
+    """Whether it stays on its device: no budget of transfers counts it."""
 
 
 def place(tensor: torch.Tensor) -> str:

@@ -55,7 +55,7 @@ class Utilisation:
             steps = self._steps.setdefault(record.rank, {})
             if len(steps) < _MOST_STEPS:
                 steps[record.step] = record.host_ns
-        elif record.brick.kind is Kind.TRANSFER:
+        elif record.brick.kind is Kind.TRANSFER and not record.attributes.get("within"):
             spent = self._transfers.setdefault(record.rank, Counter())
             if len(spent) < _MOST_STEPS or record.step in spent:
                 spent[record.step] += record.device_ns if record.device_ns is not None else record.host_ns

@@ -2,7 +2,7 @@
 
 Enters: spans. Leaves: how many transfers a step has by them, and bricks that make more than they declare:
 ``brick("to_device", kind="transfer", transfers=1, bytes=4096)``. A copy inside a transfer brick is counted once, as the
-copy; such a brick without any is one.
+copy; such a brick without any is one. Copies within one device are none here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Bricks:
     def _copy(self, span: Span) -> None:
         if span.attributes.get("source") == "profiler":
             self._windows[span.rank, span.step] += span.brick.path != "D2D"
-        elif span.brick.path != "pin" and len(self._inside) < 16 * _MOST:
+        elif span.brick.path != "pin" and not span.attributes.get("within") and len(self._inside) < 16 * _MOST:
             sums = self._inside.setdefault((span.rank, span.parent), [0, 0])
             sums[:] = [sums[0] + 1, sums[1] + whole(span.attributes.get("bytes"))]
 

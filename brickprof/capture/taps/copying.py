@@ -4,6 +4,7 @@ Enters: ``watch`` and ``unwatch``, around a step that is sampled. Leaves: a ``Co
 whoever watches. Only then are the functions that copy replaced; never once something was compiled, and our own copies
 do not count. What autograd sends back for a copy that is part of the graph is heard of at its node.
 
+Of copies that stay on their device those are told that a line of the script makes by ``copy_``.
 A copy to the host that blocks is also a read: the host waits for all that the device was given before.
 """
 
@@ -121,8 +122,16 @@ def _filling(original: Any, name: str) -> Any:
     """copy_: into a tensor that exists."""
 
     def call(self: Any, src: Any, *args: Any, **kwargs: Any) -> Any:
-        if _idle() or not isinstance(src, Tensor) or copies.place(src) == copies.place(self):
+        if _idle() or not isinstance(src, Tensor):
             return original(self, src, *args, **kwargs)
+        here = copies.place(self)
+        if copies.place(src) == here:
+            site = "" if here in ("", copies.HOST) else _own_line(sys._getframe(1))
+            if not site:
+                return original(self, src, *args, **kwargs)
+            result, start, end, marks = _inside(original, (self, src, *args), kwargs, lambda: "D2D")
+            _tell_within(self, name, here, site, (start, end), marks)
+            return result
         result, start, end, marks = _inside(original, (self, src, *args), kwargs, lambda: _way(src, self, name))
         _tell(src, self, name, args, kwargs, (start, end), marks, sys._getframe(1))
         return result
@@ -209,6 +218,21 @@ def _tell(
             reads.told(how.strip("_"), *asked, ns=copy.end - copy.start, whole=target.dim() > 0)
         if copy.differentiable:
             _follow(target, copy)
+
+
+def _own_line(frame: FrameType) -> str:
+    """The line of the script that copies by itself; "" where torch or we do."""
+    with contextlib.suppress(Exception):
+        asked = sites.asked(frame)
+        return asked[0] if asked is not None and asked[1] else ""
+    return ""
+
+
+def _tell_within(target: Tensor, how: str, device: str, site: str, times: tuple[int, int], marks: Marks) -> None:
+    """A copy from one part of a device's memory to another; its gradient needs none."""
+    with contextlib.suppress(Exception):
+        size = target.numel() * target.element_size()
+        _hand_on(Copy("D2D", size, how, site, *times, blocking=False, device=device, within=True), marks)
 
 
 def _way(source: Any, target: Tensor, how: str) -> str:
