@@ -29,7 +29,7 @@ from workers import ROOT, Block, Variant, Worker, kept_to
 sys.path.insert(0, str(ROOT))  # the table of costs is read with brickprof's own Run
 
 LEVELS = ("light", "standard", "deep")
-PEERS = {"detect_anomaly": "anomaly", "torch.profiler": "profiler", "hooks with .item()": "hooks"}
+PEERS = {"detect_anomaly": "anomaly", "torch.profiler": "profiler", "block hooks with .item()": "hooks"}
 CUDA_PEERS = {"CSAN (torch.cuda._sanitizer)": "streams"}
 CPU_CASES = ("host-bound", "medium")
 CUDA_CASES = ("124m", "124m-compiled", "350m")
@@ -306,7 +306,7 @@ def main() -> None:
     parser.add_argument("--levels", default=LEVELS, type=lambda text: tuple(text.split(",")))
     parser.add_argument(
         "--peers", action=argparse.BooleanOptionalAction,
-        help="detect_anomaly, torch.profiler and hooks too; by default on CUDA only",
+        help="detect_anomaly, torch.profiler, block hooks, on CUDA CSAN too; by default on CUDA only",
     )  # fmt: skip
     parser.add_argument("--rounds", type=int, help="at most; default 60, 10 with --quick")
     parser.add_argument("--seconds", type=float, default=CASE_SECONDS, help="at most a replica; default %(default)s")

@@ -140,6 +140,26 @@ class Training:
 
 
 @contextlib.contextmanager
+def blocks_hooked(blocks: nn.ModuleList, largest: dict[str, float]) -> Iterator[None]:
+    """The largest value of what each block puts out, and of the gradient that comes back to it, in every step."""
+    names = {block: str(number) for number, block in enumerate(blocks)}
+
+    def forward(block: nn.Module, inputs: object, output: torch.Tensor) -> None:
+        largest[names[block]] = output.abs().max().item()
+
+    def backward(block: nn.Module, inputs: object, outputs: tuple[torch.Tensor, ...]) -> None:
+        largest[f"{names[block]} backward"] = outputs[0].abs().max().item()
+
+    handles = [block.register_forward_hook(forward) for block in blocks]
+    handles += [block.register_full_backward_hook(backward) for block in blocks]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
 def watched_by(peer: str, training: Training) -> Iterator[None]:
     """What else people use to see inside a training."""
     if peer == "anomaly":
@@ -149,15 +169,8 @@ def watched_by(peer: str, training: Training) -> Iterator[None]:
         with torch.profiler.profile(profile_memory=False, record_shapes=False):
             yield
     elif peer == "hooks":
-        largest: dict[int, float] = {}
-
-        def look(parameter: nn.Parameter) -> None:
-            largest[id(parameter)] = parameter.grad.abs().max().item()
-
-        handles = [p.register_post_accumulate_grad_hook(look) for p in training.model.parameters()]
-        yield
-        for handle in handles:
-            handle.remove()
+        with blocks_hooked(training.model.blocks, {}):
+            yield
     elif peer == "streams":
         from torch.cuda._sanitizer import CUDASanitizerDispatchMode
 

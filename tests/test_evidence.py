@@ -257,6 +257,23 @@ def test_moments_follow_from_the_first_gradient(make: Any, tmp_path: Path) -> No
         assert (each["m_error"] or 0) < 1e-4 and each["v_error"] < 1e-4 and not each["stale"] and each["v_min"] >= 0
 
 
+def test_the_last_of_many_moments_is_looked_at_too(tmp_path: Path) -> None:
+    class Careless(torch.optim.Adam):
+        def step(self, closure: Any = None) -> Any:
+            result = super().step(closure)
+            self.state[self.param_groups[0]["params"][-1]]["exp_avg"].mul_(10)
+            return result
+
+    def body() -> None:
+        model = nn.Sequential(*(nn.LayerNorm(6) for _ in range(150)), Classifier())  # as many tensors as a GPT of 350M
+        train(model, Careless(model.parameters()), steps=2)
+
+    (seen,) = found(recorded(tmp_path, body), "moments")
+    *others, last = seen["tensors"]
+    assert len(others) == 303 and all(each["m_error"] < 1e-4 for each in others if each["m_error"] is not None)
+    assert last["m_error"] > 1
+
+
 def test_moments_that_do_not_follow_are_told(tmp_path: Path) -> None:
     class Careless(torch.optim.Adam):
         def step(self, closure: Any = None) -> Any:

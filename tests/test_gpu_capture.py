@@ -9,9 +9,12 @@ import json
 import math
 import sys
 import time
+from collections import Counter
 
 import pytest
 import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity
 from torch.utils.checkpoint import checkpoint
 
 import brickprof
@@ -116,19 +119,55 @@ def test_statistics_of_every_gradient_at_least_every_fourth_step(tmp_path):
     assert max(b - a for a, b in itertools.pairwise(whole)) <= 4
 
 
-def test_nothing_waits_for_the_device(tmp_path):
+@pytest.mark.parametrize("clip", [True, False])
+@pytest.mark.parametrize("level", ["light", "standard"])
+def test_nothing_waits_for_the_device(tmp_path, level, clip):
     """Counted by torch itself: set to raise, it would make a wait of ours a failure of a probe in the journal."""
     net = model()
-    with brickprof.attach(net, out=tmp_path, level="standard") as bp:
-        train(net, 40)
+    with brickprof.attach(net, out=tmp_path, level=level) as bp:
+        train(net, 40, clip=clip)
         torch.cuda.set_sync_debug_mode("error")
         try:
-            train(net, 200, clip=False)
+            train(net, 200, clip=clip)
         finally:
             torch.cuda.set_sync_debug_mode("default")
     run = brickprof.load(bp.folder)
     off = [event.fields for event in run.events.itertuples() if event.kind == "probe_off"]
     assert off == []
+
+
+def waits(net, clip, *, begin=300, steps=40):
+    """The calls of CUDA's runtime that wait for the device, by name, in each step of a stretch."""
+    profile = torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
+    counted = contextlib.ExitStack()
+
+    def mark(step, net):
+        """Steps are counted from one of these to the next; the profiler's own waits lie before the first, or behind."""
+        if step == begin:
+            profile.start()
+        counted.close()
+        if begin <= step < begin + steps:
+            counted.enter_context(torch.profiler.record_function("counted"))
+        if step == begin + steps:
+            profile.stop()
+        if step % 10 == 0:
+            net[0][0].weight.grad.norm().item()  # as a script does that prints something
+
+    train(net, begin + steps + 1, spoil=mark, clip=clip)
+    calls = [event for event in profile.events() if event.device_type == DeviceType.CPU]
+    spans = sorted((event.time_range.start, event.time_range.end) for event in calls if event.name == "counted")
+    waiting = [event for event in calls if "Synchronize" in event.name or event.name == "cudaMemcpy"]
+    return [Counter(event.name for event in waiting if low <= event.time_range.start < high) for low, high in spans]
+
+
+@pytest.mark.parametrize("clip", [True, False])
+def test_calls_that_wait_for_the_device_are_those_of_the_script(tmp_path, clip):
+    plain = waits(model(), clip)
+    assert len(plain) == 40 and sum(counts.total() for counts in plain) >= 4
+    for level in ("light", "standard"):
+        net = model()
+        with brickprof.attach(net, out=tmp_path / level, level=level):
+            assert waits(net, clip) == plain, level
 
 
 @pytest.mark.parametrize("level", ["light", "standard", "deep"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -47,3 +48,14 @@ def test_journal_reports_a_cost_for_every_kind_of_record(tmp_path):
 def test_the_training_under_the_bench_knows_nothing_of_brickprof():
     assert "import brickprof" not in (BENCHMARKS / "train_case.py").read_text()
     assert "from brickprof" not in (BENCHMARKS / "train_case.py").read_text()
+
+
+def test_the_hooks_of_a_peer_read_every_block_in_both_directions_and_go():
+    case = runpy.run_path(str(BENCHMARKS / "train_case.py"))
+    training, largest = case["Training"](case["CASES"]["host-bound"]), {}
+    with case["blocks_hooked"](training.model.blocks, largest):
+        training.step()
+    assert len(largest) == 2 * len(training.model.blocks) and all(value > 0 for value in largest.values())
+    largest.clear()
+    training.step()
+    assert largest == {}

@@ -400,7 +400,48 @@ def cage(tmp_path, monkeypatch):
 
 def test_nothing_is_moved_to_a_gpu_that_is_not_there(cage, capsys):
     assert main(["zoo", "calm", "--on-gpu"]) == 3
-    assert "skipped: no GPU to move it to" in capsys.readouterr().out
+    assert "there is no GPU" in capsys.readouterr().err
+
+
+@pytest.fixture
+def card(cage, monkeypatch):
+    """That zoo on a machine with a GPU; the specimens are said to have been moved there, and not run."""
+    moved = {}
+    monkeypatch.setattr(doctor, "ask_torch", lambda: {"available": True})
+
+    def run(keeper, specimen, lacking=""):
+        moved[specimen.id] = keeper.on_gpu and not lacking
+        return Outcome(document(), 1.0)
+
+    monkeypatch.setattr(Keeper, "run", run)
+    return moved
+
+
+def test_for_a_gpu_are_those_that_need_one_and_those_that_say_so(cage, card, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    odd = script(cage, "", id="odd", kind="silent", gpu=True, root_causes=("plateau",))
+    known = zoo.faults() | {"odd": odd}
+    monkeypatch.setattr(zoo, "faults", lambda: known)
+    assert main(["zoo", "--gpu"]) == 1  # nothing was found in them
+    assert card == {"needy": True, "odd": True}
+    card.clear()
+    main(["zoo", "odd", "dull"])
+    assert card == {"odd": False, "dull": False}
+
+
+def test_without_a_gpu_one_line_says_so_and_no_page_is_overwritten(cage, capsys):
+    (cage / "page.md").write_text(f"{MARK}\n\nold figures\n")
+    assert main(["zoo", "--gpu", "--markdown", "page.md"]) == 3
+    said = capsys.readouterr()
+    assert said.out == "" and len(said.err.splitlines()) == 1 and "there is no GPU" in said.err
+    assert "old figures" in (cage / "page.md").read_text()
+
+
+def test_the_page_of_the_gpu_has_what_the_option_selects(capsys):
+    page = (Path(__file__).parent.parent / "docs" / "zoo-gpu.md").read_text("utf-8")
+    rows = [line.split("|")[1].strip() for line in page.partition("### Faults")[2].splitlines() if line[:1] == "|"]
+    assert main(["zoo", "--gpu", "--list", "--json", "-"]) == 0
+    assert [one["id"] for one in json.loads(capsys.readouterr().out)] == rows[2:]
 
 
 @pytest.mark.parametrize(
@@ -457,6 +498,13 @@ def test_kept_runs_are_judged_again_without_running_them(cage, capsys):
 def test_nothing_that_can_run_here_is_nothing_to_judge(cage, capsys):
     assert main(["zoo", "needy"]) == 3
     assert "Nothing of what was asked for" in capsys.readouterr().err
+
+
+def test_runs_that_were_not_kept_are_nothing_to_judge(cage, capsys):
+    (cage / "kept").mkdir()
+    assert main(["zoo", "-o", "kept", "--again"]) == 3
+    said = capsys.readouterr()
+    assert said.out == "" and "Nothing of what was asked for was run." in said.err
 
 
 def test_the_list_runs_nothing(cage, capsys):

@@ -42,7 +42,9 @@ def zoo(
     faults: Annotated[bool, typer.Option("--faults", help="Only the faults.")] = False,
     controls: Annotated[bool, typer.Option("--controls", help="Only the healthy controls.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Faults and controls, which is the default.")] = False,
-    gpu: Annotated[bool, typer.Option("--gpu", help="Only what needs a GPU to show.")] = False,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Only what a GPU shows, or shows differently, and all of it on the GPU.")
+    ] = False,
     on_gpu: Annotated[
         bool, typer.Option("--on-gpu", help="Move what the scripts make to the GPU, though they name none.")
     ] = False,
@@ -84,7 +86,7 @@ def zoo(
         raise UsageError("--again runs nothing, so that --level has nothing to say.", "Leave one of the two out.")
     both = everything or faults == controls
     ours = known.faults() | known.controls() if folder is None else known.elsewhere(folder)
-    pool = [each for each in ours.values() if (both or each.healthy is controls) and (each.needs != "cpu" or not gpu)]
+    pool = [each for each in ours.values() if (both or each.healthy is controls) and (each.for_gpu or not gpu)]
     chosen = choose(pool, ids or [], kind, family)
     shown = writing.console(to_stderr="-" in (json_file, markdown_file))
     if only_list:
@@ -93,7 +95,7 @@ def zoo(
     if again:
         marks = _judged_again(chosen, out)
     else:
-        marks = _judged(chosen, shown, jobs or _cores(), timeout, out, on_gpu, level or "")
+        marks = _judged(chosen, shown, jobs or _cores(), timeout, out, on_gpu or gpu, level or "")
     raise typer.Exit(_report(marks, shown, json_file, markdown_file))
 
 
@@ -128,15 +130,19 @@ def _unknown(word: str) -> None:
 def _judged(
     chosen: Sequence[Specimen], console: Console, jobs: int, timeout: float, out: Path | None, on_gpu: bool, level: str
 ) -> list[Mark]:
-    from brickprof.errors import OutputError
+    from brickprof.errors import NothingToJudge, OutputError
     from brickprof.reference.keeper import Keeper
     from brickprof.reference.score import judge
 
+    lacks = lacking(chosen, on_gpu)
+    if chosen and all(specimen.needs in lacks for specimen in chosen):
+        missing = "GPU" if "gpu" in lacks else "Triton"
+        raise NothingToJudge(f"Nothing of what was asked for can run on this machine: there is no {missing}.")
     try:
         with _place(out) as folder, _orderly_end(), _progress(console, len(chosen)) as told:
             kept = out is not None
             keeper = Keeper(folder, timeout=timeout, jobs=jobs, keep_runs=kept, on_gpu=on_gpu, level=level)
-            outcomes = keeper.run_all(chosen, lacking(chosen, on_gpu), told)
+            outcomes = keeper.run_all(chosen, lacks, told)
     except OSError as error:
         raise OutputError(f"{out or tempfile.gettempdir()} cannot be written: {error.strerror or error}.") from None
     return [judge(specimen, outcome) for specimen, outcome in zip(chosen, outcomes, strict=True)]
@@ -213,6 +219,8 @@ def _report(marks: Sequence[Mark], console: Console, json_file: str | None, mark
     from brickprof.reference import board
     from brickprof.reference.tally import tally
 
+    if not any(mark.counts for mark in marks):
+        raise NothingToJudge("Nothing of what was asked for was run.", "See: brickprof zoo --list")
     figures = tally(marks)
     console.print(board.shown(marks, figures), highlight=False)
     if json_file:
@@ -220,8 +228,6 @@ def _report(marks: Sequence[Mark], console: Console, json_file: str | None, mark
         writing.write(json_file, json.dumps(document, indent=2, allow_nan=False) + "\n")
     if markdown_file:
         writing.write(markdown_file, _kept(markdown_file) + board.markdown(marks, figures))
-    if not any(mark.counts for mark in marks):
-        raise NothingToJudge("Nothing of what was asked for can run on this machine.")
     return 0 if figures.met else 1
 
 

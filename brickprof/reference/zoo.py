@@ -34,6 +34,8 @@ class Specimen:
     bricks: tuple[str, ...] = ()
     first_step: int | None = None
     needs: str = "cpu"
+    gpu: bool = False
+    """It needs no GPU, and is worth a run on one: it shows there differently."""
     run: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
@@ -49,6 +51,10 @@ class Specimen:
     @property
     def healthy(self) -> bool:
         return not self.root_causes
+
+    @property
+    def for_gpu(self) -> bool:
+        return self.gpu or self.needs != "cpu"
 
     @property
     def may_crash(self) -> bool:

@@ -16,6 +16,7 @@ TRUTH = {
     "bricks": ["blocks.2", "blocks.2.mlp"],
     "first_step": 40,
     "needs": "cpu",
+    "gpu": True,
 }
 
 torch.set_num_threads(1)

@@ -19,6 +19,7 @@ TRUTH = {
     "bricks": ["wide"],
     "first_step": 0,
     "needs": "cpu",
+    "gpu": True,
 }
 
 IN, WIDE, OUT = 8, 64, 4

@@ -18,6 +18,7 @@ TRUTH = {
     "bricks": [],
     "first_step": 0,
     "needs": "cpu",
+    "gpu": True,
 }
 
 torch.set_num_threads(1)

@@ -18,6 +18,7 @@ TRUTH = {
     "bricks": [],
     "first_step": 0,
     "needs": "cpu",
+    "gpu": True,
 }
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -16,6 +16,7 @@ TRUTH = {
     "bricks": [],
     "first_step": 0,
     "needs": "cpu",
+    "gpu": True,
     "settings": ["steps=40", "layers=12", "width=16", "hidden=32", "length=8", "evaluate_every=0", "kernels=torch"],
 }
 

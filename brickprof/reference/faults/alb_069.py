@@ -15,6 +15,7 @@ TRUTH = {
     "bricks": [],
     "first_step": 0,
     "needs": "cpu",
+    "gpu": True,
 }
 
 VOCAB, WIDTH = 50, 32

@@ -17,6 +17,7 @@ TRUTH = {
     "bricks": [],
     "first_step": 0,
     "needs": "cpu",
+    "gpu": True,
 }
 
 PAD, VOCAB = 0, 20

@@ -16,6 +16,7 @@ TRUTH = {
     "bricks": ["blocks.0.norm", "blocks.1.norm", "norm"],
     "first_step": 0,
     "needs": "cpu",
+    "gpu": True,
 }
 
 device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -16,6 +16,7 @@ TRUTH = {
     "bricks": ["blocks.7", "blocks.7.up", "blocks.7.down", "head"],
     "first_step": 12,
     "needs": "cpu",
+    "gpu": True,
 }
 
 

@@ -16,6 +16,7 @@ TRUTH = {
     "bricks": [],
     "first_step": 3,  # the first update comes after four backward passes
     "needs": "cpu",
+    "gpu": True,
 }
 
 

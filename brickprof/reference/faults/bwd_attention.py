@@ -19,6 +19,7 @@ TRUTH = {
     "bricks": ["attention", "attention.qkv", "attention.out"],
     "first_step": 0,
     "needs": "cpu",
+    "gpu": True,
 }
 
 BATCH, LENGTH, WIDTH, VOCAB = 8, 32, 16, 24

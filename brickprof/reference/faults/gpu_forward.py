@@ -16,6 +16,7 @@ TRUTH = {
     "bricks": [],
     "first_step": 6,
     "needs": "cpu",
+    "gpu": True,
 }
 
 torch.set_num_threads(1)
