@@ -95,7 +95,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  pinned, blocking, ns]], home [[file:line, micro-batches, n, bytes]] (to the host, no part of the graph)
                  copies between host and device, sampled steps; ``pin`` is counted in rows only
     unsteady     brick, phase, mean_ns, cv, budget_us, efficiency (budget over the window's median, at most 1), reason
-                 (cv_exceeded|efficiency_low|both), until: its time on the device scatters or is over its budget
+                 (cv_exceeded|efficiency_low|both), declared (whether that budget was), until: its time on the device
+                 scatters or is over its budget
     window       kernels, written (as spans), left_out, busy_ns, step_ns, names [[name, n, ns]], most_launched, cost_ms
                                                                    a step that was seen through torch's profiler
     fallback     operation, reason, instead                        torch took the place of a kernel of ours
@@ -162,6 +163,8 @@ SCHEMA = 1
 
 BUDGET = "brick.budget_us"
 """The attribute of a span that says what its brick may take, in microseconds; declared, or learned from the run."""
+DECLARED = "brick.budget_declared"
+"""The attribute beside it, where somebody declared that budget."""
 ROLES = ("grad_local", "grad", "weight", "update", "activation", "input", "loss")
 PHASES = (
     "run", "step", "forward", "backward", "optimizer", "loader", "eval", "recompute", "transfer", "user",

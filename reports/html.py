@@ -106,6 +106,7 @@ def _sections(
         ("time", "Time", sections.times(data.get("budget"))),
         ("bricks-in-time", "Timeline", sections.timeline(data.get("timeline"))),
         ("bricks", "Bricks", tables.bricks(run)),
+        ("budgets", "Budgets", tables.budgets(diagnosis)),
         ("kernels", "Kernels", tables.kernels(run)),
         ("traffic-use", "Transfers", sections.use(
             "traffic", "Copies and host reads", data.get("traffic") or [], after=tables.moved(diagnosis))),

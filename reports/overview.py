@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from brickprof.reports import contracts, sparks, terminal, timeline, transfers
+from brickprof.reports import budgets, contracts, sparks, terminal, timeline, transfers
 from brickprof.reports.terminal import DIM, STRONG, Line
 from brickprof.text import clean
 
@@ -71,6 +71,7 @@ def _sections(diagnosis: Diagnosis, width: int | None) -> dict[str, Callable[[],
         **{title: partial(_curve, told, name, extreme, width) for name, title, extreme in _CURVES},
         f"Contracts    {contracts.counted(diagnosis)}": lambda: contracts.lines(diagnosis, width),
         "Bricks by time": lambda: _bricks(_rows(told, "bricks")),
+        "Budgets": lambda: _plain(budgets.lines(told)),
         timeline.TITLE: lambda: _plain(timeline.lines(told, width)),
         "Kernels by time on the device": lambda: _plain(timeline.kernel_lines(told)),
         "Gradients by layer": lambda: _layers(_rows(told, "layers"), width),

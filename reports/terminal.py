@@ -19,7 +19,7 @@ from rich.text import Text
 from brickprof.contracts.verdicts import Severity, Verdict
 from brickprof.diagnosis.model import Diagnosis, Finding, Why
 from brickprof.diagnosis.words import words
-from brickprof.reports import sparks, transfers
+from brickprof.reports import fallbacks, sparks, transfers
 from brickprof.text import clean
 
 if TYPE_CHECKING:
@@ -206,10 +206,12 @@ def _unfinished(diagnosis: Diagnosis) -> bool:
 
 
 def _tail(diagnosis: Diagnosis, *, counts: bool = True) -> str:
-    """What held, what was not judged, what looking cost, what was damaged; without ``counts``, what no table has."""
+    """What held, what was not judged, what looking cost and had to do without, what was damaged; without ``counts``,
+    what no table has."""
     parts = _counts(diagnosis) if counts else []
     parts += _mfu(diagnosis.run)
     parts += _cost(diagnosis.run)
+    parts += fallbacks.lines(diagnosis.run)
     parts += [f"damaged: {clean(damage)}" for damage in diagnosis.run.get("damage") or [] if counts]
     if diagnosis.verdict is Verdict.FAIL and diagnosis.run.get("folder"):
         parts.append(f"recorded in {clean(diagnosis.run['folder'])}")

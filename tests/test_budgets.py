@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
+from dataclasses import replace
 
 import pytest
 import torch
+from making import START, Made
+from rich.console import Console
 
 import brickprof
 from brickprof import settings
 from brickprof.bricks import Brick, Kind
 from brickprof.capture.budgets import Budgets, Declared, efficiency
 from brickprof.capture.device_clock import DeviceClock
+from brickprof.contracts.verdicts import Verdict
+from brickprof.diagnosis import Diagnosis
 from brickprof.errors import ConfigurationError
-from brickprof.records import BUDGET, PHASES
+from brickprof.records import BUDGET, DECLARED, PHASES, Span
+from brickprof.reports import budgets as reported
+from brickprof.reports import html as page
+from brickprof.reports import overview
 
 FORWARD, BACKWARD = PHASES.index("forward"), PHASES.index("backward")
 
@@ -282,3 +291,101 @@ def test_spans_carry_their_budget_declared_or_learned(tmp_path, monkeypatch):
     late = next(each for each in exported if each.get("brick.name") == "attention" and each["step"] == "190")
     assert (late["brick.budget_us"], late["brick.actual_us"], late["brick.over_budget"]) == (150.0, 200.0, True)
     assert late["brick.efficiency"] == 0.75
+
+
+# -- what is told of it
+
+
+def device_time(us: float, step: int, brick: str = "attention", phase: str = "user", **told) -> Span:
+    """A span whose host time is a tenth of its time on the device: launches do not wait."""
+    start = START + step * 10**7
+    attributes = {BUDGET: 500.0, DECLARED: True} | told
+    return Span(
+        Brick(Kind.BLOCK, brick), step, start, start + int(100 * us), phase, step + 1, device_ns=int(1000 * us),
+        attributes=attributes,
+    )  # fmt: skip
+
+
+def diagnosed(spans=(), unsteady=()):
+    made = Made("attention", "head")
+    made.healthy(20)
+    made.records += spans
+    for fields in unsteady:
+        told = {"brick": 1, "phase": "forward", "mean_ns": 300_000, "cv": 0.34, "budget_us": 60.0, "efficiency": 0.2}
+        made.event("unsteady", 81, **(told | fields))
+    run = made.run()
+    return brickprof.diagnose(run), run
+
+
+def words(diagnosis) -> str:
+    stream = io.StringIO()
+    overview.render(diagnosis, Console(file=stream, width=400))
+    return stream.getvalue()
+
+
+def test_a_brick_over_its_declared_budget_is_in_show_and_on_the_page_and_is_no_finding():
+    spans = [device_time(812 if step < 12 else 400, step) for step in range(16)]
+    found, run = diagnosed(spans)
+    assert "over budget: attention 812 us of 500, efficiency 62 %, in 12 of 16 steps" in words(found)
+    text = page.text(found, run)
+    assert 'id="budgets"' in text and ">812<" in text and ">62 %<" in text and ">12 of 16<" in text
+    assert found.findings == () and found.verdict == "PASS"
+
+
+def test_a_budget_that_is_kept_or_was_learned_is_not_in_the_table():
+    kept = [device_time(400 if step else 9000, step) for step in range(16)]
+    learned = [device_time(812, step, "head") for step in range(16)]
+    for span in learned:
+        del span.attributes[DECLARED]
+    found, run = diagnosed([*kept, *learned])
+    assert "over_budget" not in found.run and "Budgets" not in words(found)
+    assert 'id="budgets"' not in page.text(found, run)
+
+
+def test_a_backward_is_called_so_and_a_host_says_that_it_is_one():
+    spans = [device_time(900, step, phase="backward") for step in range(4)]
+    spans += [replace(device_time(9000, step, "head"), device_ns=None, id=step + 20) for step in range(4)]
+    found, _ = diagnosed(spans)
+    assert "over budget: attention backward 900 us of 500, efficiency 56 %, in 4 of 4 steps" in words(found)
+    assert "over budget: head 900 us of 500 on the host, efficiency 56 %" in words(found)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"reason": "cv_exceeded"}, "unsteady: attention 300 us in step 81, its times scatter by 34 %;"),
+        ({"reason": "efficiency_low", "declared": True}, "efficiency 20 % of its declared budget, 60 us;"),
+        ({"reason": "both", "declared": False}, "scatter by 34 % and efficiency 20 % of what it took at first, 60 us;"),
+        ({"reason": "<b>x\x1b</b>", "cv": None}, "81, <b>x\\x1b</b>;"),
+    ],
+)
+def test_a_brick_that_was_traced_in_full_is_told_with_its_reason(fields, says):
+    found, run = diagnosed(unsteady=[fields])
+    assert says in words(found) and found.findings == ()
+    text = page.text(found, run)
+    assert "unsteady: attention" in text and "<b>x" not in text and "\x1b" not in text
+
+
+@pytest.mark.parametrize("foreign", [None, 3, "x", [None, 3], [{}], [{"us": "x", "step": None, "reason": []}]])
+def test_budgets_from_elsewhere_do_no_harm(foreign):
+    told = {"over_budget": foreign, "unsteady": foreign}
+    assert all(isinstance(line, str) for line in reported.lines(told))
+    page.text(Diagnosis(Verdict.PASS, {"id": "k3f9", "steps": 1, **told}, (), ()))
+
+
+def test_a_recorded_run_says_which_budget_was_declared(tmp_path, monkeypatch):
+    run, _ = trained(tmp_path, monkeypatch, lambda step: 300_000, budget_us=60.0)
+    found = brickprof.diagnose(run)
+    (row,) = found.run["over_budget"]
+    assert (row["brick"], row["budget_us"], row["us"], row["efficiency"]) == ("attention", 60.0, 300.0, 0.2)
+    assert row["over"] == row["steps"] > 16 and row["on"] == "device"
+    assert found.run["unsteady"][0]["declared"] is True
+
+
+def test_budgets_by_name_are_declared_too_and_learned_ones_are_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("BRICKPROF_BUDGETS", "attention=250")
+    run, _ = trained(tmp_path, monkeypatch, lambda step: 300_000)
+    (row,) = brickprof.diagnose(run).run["over_budget"]
+    assert (row["brick"], row["budget_us"]) == ("attention", 250.0)
+    told = [json.loads(row.attributes) for row in run.spans.itertuples() if isinstance(row.attributes, str)]
+    assert any(BUDGET in each and DECLARED not in each for each in told)

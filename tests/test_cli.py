@@ -231,6 +231,23 @@ def test_doctor_says_what_will_and_will_not_be_captured(monkeypatch, capsys):
     assert "not captured" in states["gpu"]["says"]
 
 
+@pytest.mark.parametrize(
+    ("triton", "gpu", "says"),
+    [
+        (None, True, "foreach"),
+        (None, False, "no GPU"),
+        ("3.4.0", False, "no GPU"),
+        ("3.4.0", True, "triton 3.4.0"),
+    ],
+)
+def test_doctor_says_what_stands_in_for_kernels(monkeypatch, triton, gpu, says):
+    monkeypatch.setattr(doctor, "_version", lambda package: triton)
+    check = doctor._triton({**TOLD, "available": gpu})
+    assert check.state == ("ok" if triton and gpu else "missing")
+    assert says in check.says and "single kernels" not in check.says
+    assert ("profiler" in check.says) == (gpu and triton is None)
+
+
 def test_a_broken_torch_does_not_break_doctor(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "_ASK_TORCH", "import os; os.abort()")
     assert main(["doctor"]) == 1

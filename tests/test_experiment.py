@@ -15,7 +15,8 @@ from brickprof.experiments.launch_blocking import AGAIN, BLOCKING, PLAIN, Trial,
 
 SCRIPT = """
 import os, sys, torch
-torch.manual_seed(0)
+if "--unseeded" not in sys.argv:
+    torch.manual_seed(0)
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
@@ -78,8 +79,15 @@ def test_a_script_that_is_not_there_is_wrong_usage(tmp_path):
     assert done.returncode == 2 and "Did you mean train.py?" in done.stderr
 
 
-def trial(name: str, *, code: int = 0, broken: int | None = None) -> Trial:
-    return Trial(name, code, f"runs/{name}", 10, broken, on_gpu=True)
+def test_without_a_gpu_a_script_without_a_seed_decides_nothing(tmp_path):
+    done = experiment(tmp_path, "train.py", "--unseeded")
+    assert done.returncode == 3, done.stderr
+    assert "NOTHING TO JUDGE" in done.stdout and "No GPU was found" in done.stdout and "seed" in done.stdout
+    assert "may read" not in done.stdout and "DIFFERENT" not in done.stdout.partition("plain")[0]
+
+
+def trial(name: str, *, code: int = 0, broken: int | None = None, on_gpu: bool = True) -> Trial:
+    return Trial(name, code, f"runs/{name}", 10, broken, on_gpu=on_gpu)
 
 
 def comparison(step: int | None) -> Comparison:
@@ -114,3 +122,37 @@ def test_what_the_runs_say_together(trials, between, control, outcome, code):
 def test_runs_with_nothing_in_common_decide_nothing():
     found = judge((trial(PLAIN), trial(BLOCKING)), None)
     assert (found.outcome, found.exit_code) == ("nothing", 3)
+
+
+def on_cpu(*codes: int) -> tuple[Trial, ...]:
+    names = (PLAIN, BLOCKING, AGAIN)[: len(codes)]
+    return tuple(trial(name, code=code, on_gpu=False) for name, code in zip(names, codes, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("codes", "control", "outcome", "says"),
+    [
+        ((0, 0), None, "no-gpu", "does not repeat itself"),
+        ((1, 1), None, "no-gpu", "does not repeat itself"),
+        ((0, 0, 0), 5, "no-gpu", "does not repeat itself"),
+        ((0, 0, 0), None, "no-gpu", "may read the variable"),
+        ((1, 0, 0), 5, "no-gpu", "does not repeat itself"),
+        ((1, 0), None, "differ", "none was used"),
+        ((0, 1), None, "differ", "none was used"),
+        ((1, 0, 1), None, "differ", "none was used"),
+    ],
+)
+def test_without_a_gpu_only_a_run_that_fails_alone_is_a_difference(codes, control, outcome, says):
+    found = judge(on_cpu(*codes), comparison(5), comparison(control) if len(codes) > 2 else None)
+    assert (found.outcome, found.exit_code) == (outcome, 1 if outcome == "differ" else 3) and says in found.text
+
+
+@pytest.mark.parametrize("broken", [None, 3])
+def test_no_cause_is_named_that_was_not_tested(broken):
+    runs = trial(PLAIN, broken=broken), trial(BLOCKING)
+    alone = judge(runs, comparison(5)).text
+    assert "--control" in alone and "does not repeat itself" in alone and "wait is missing" not in alone
+    tested = judge((*runs, trial(AGAIN, broken=broken)), comparison(5), comparison(None)).text
+    assert "--control" not in tested and "wait is missing" in tested if broken else "missing wait" in tested
+    unknown = judge((*runs, trial(AGAIN, broken=broken)), comparison(5), None).text
+    assert "--control" not in unknown

@@ -17,7 +17,10 @@ from brickprof.capture.pending.observer import Observer
 from brickprof.capture.pending.watch import Eye
 from brickprof.contracts import registry
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict
-from brickprof.diagnosis import diagnose
+from brickprof.diagnosis import Diagnosis, diagnose
+from brickprof.launch.conclusion import _unchecked, conclude
+from brickprof.launch.exits import Exit
+from brickprof.launch.folder import Place
 from brickprof.records import Event
 from brickprof.rules.story import Story
 from brickprof.rules.stream_sync import StreamSync
@@ -157,7 +160,7 @@ def test_a_damaged_event_does_not_break_the_rule(damage):
     judge(made)
 
 
-def test_the_flag_reaches_the_script_and_a_cpu_is_left_alone(tmp_path):
+def test_the_flag_reaches_the_script_and_a_cpu_is_left_alone_and_told(tmp_path, capsys):
     script = tmp_path / "train.py"
     script.write_text(
         "import torch\n"
@@ -177,6 +180,18 @@ def test_the_flag_reaches_the_script_and_a_cpu_is_left_alone(tmp_path):
     contracts = json.loads((folder / "diagnosis.json").read_text())["contracts"]
     (told,) = [each for each in contracts if each["id"] == "C-STREAMSYNC-001"]
     assert told["verdict"] == "NOT_EVALUATED" and "no GPU" in told["why"]
+    note = "--sync-check had nothing to check: no CUDA device was used"
+    assert ran.stderr.count(note) == 1
+    for asked in (False, True):
+        conclude(Place(folder, "k3f9"), Exit(0, "ok", "the script exited 0"), sync_check=asked)
+        assert (note in capsys.readouterr().err) == asked
+
+
+def test_that_nothing_was_checked_is_told_of_a_cpu_alone():
+    checked = training()
+    looked(checked)
+    for made, noted in ((training("cpu"), 1), (training(), 0), (checked, 0)):
+        assert len(_unchecked(Diagnosis(Verdict.PASS, {}, (), (judge(made),)))) == noted
 
 
 def test_the_probe_writes_what_is_found_and_how_much_was_looked_at(monkeypatch, tmp_path):

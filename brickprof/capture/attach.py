@@ -23,7 +23,7 @@ from brickprof.capture.trace import PHASE
 from brickprof.errors import OutputError
 from brickprof.journal import ProcessLog, write_meta
 from brickprof.journal.folders import new_run_folder, run_id_of
-from brickprof.records import BUDGET, RunMeta
+from brickprof.records import BUDGET, DECLARED, RunMeta
 from brickprof.settings import Settings, terms_in_words
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class brick(contextlib.ContextDecorator):
             number = isinstance(budget_us, (int, float)) and not isinstance(budget_us, bool)
             if not (number and math.isfinite(budget_us) and budget_us > 0):
                 raise ValueError(f"budget_us of brick {name!r} must be a positive number, not {budget_us!r}")
-            attributes[BUDGET] = budget_us
+            attributes |= {BUDGET: budget_us, DECLARED: True}
         self._attributes = json.dumps(attributes, default=str) if attributes else None
         self._open: list[list[tuple[Session, int]]] = []
 

@@ -18,7 +18,7 @@ import torch
 
 from brickprof.capture.surroundings import hands_off
 from brickprof.clock import now
-from brickprof.records import BUDGET, PHASES
+from brickprof.records import BUDGET, DECLARED, PHASES
 
 _BRICK, _PHASE, _STEP, _DEVICE_NS, _STREAM, _ATTRIBUTES = 2, 3, 4, 8, 9, 10  # columns of a span
 _MOST_PENDING = 64
@@ -70,12 +70,14 @@ class DeviceClock:
         self, write: Callable[[tuple[Any, ...]], None],
         learn: Callable[[int, int, list[tuple[int, int, int]]], None] = lambda _step, _whole, _times: None,
         budget: Callable[[int, int], float | None] = lambda _brick, _phase: None,
+        declared: Callable[[int, int], float | None] = lambda _brick, _phase: None,
     ) -> None:  # fmt: skip
         """``learn``: told the (brick, phase, ns) of each step, and how long the device took for the whole of it;
-        ``budget``: what a brick may take in a phase, in ns."""
+        ``budget``: what a brick may take in a phase, in ns; ``declared``: that, where somebody said so."""
         self._write = write
         self._learn = learn
         self._budget = budget
+        self._declared = declared
         self._step: _Step | None = None
         self._pending: list[_Step] = []
         self._free: list[Event] = []
@@ -156,6 +158,8 @@ class DeviceClock:
             budget = self._budget(row[_BRICK], row[_PHASE])
             if budget is not None and f'"{BUDGET}"' not in row[_ATTRIBUTES]:
                 row[_ATTRIBUTES] = _with(row[_ATTRIBUTES], f'"{BUDGET}":{round(budget / 1000, 3)}')
+                if self._declared(row[_BRICK], row[_PHASE]) is not None:
+                    row[_ATTRIBUTES] = _with(row[_ATTRIBUTES], f'"{DECLARED}":true')
         whole = next((row for row, _, _ in step.spans if row[_PHASE] == PHASES.index("step")), None)
         if whole is not None:
             times = [(row[_BRICK], row[_PHASE], row[_DEVICE_NS]) for row, _, _ in step.spans if row is not whole]

@@ -92,7 +92,7 @@ class Session:
         self.journal = Journal(folder, max_bytes=settings.max_bytes)
         self.pulse = Pulse(folder)
         self.budgets = Budgets(self._strained, Declared(settings.budgets, self.journal.bricks), self._affords_depth)
-        self.clock = DeviceClock(self.journal.span, self._learn_times, self.budgets.of)
+        self.clock = DeviceClock(self.journal.span, self._learn_times, self.budgets.of, self.budgets.declared.of)
         self.trace = Trace(self.journal, self.pulse, self.clock)
         self.trace.ranges = ranges.wanted(self.journal.bricks)
         self.steps = StepClock()
@@ -240,10 +240,12 @@ class Session:
         self.cadence.escalate(until)
         self._reason = (strain.reason, until)
         budget, ratio = strain.budget_ns, strain.efficiency
+        declared = self.budgets.declared.of(strain.brick, strain.phase) is not None
         fields = {
             "brick": strain.brick, "phase": PHASES[strain.phase], "mean_ns": int(strain.mean_ns),
             "cv": round(strain.cv, 4), "budget_us": None if budget is None else round(budget / 1000, 3),
-            "efficiency": None if ratio is None else round(ratio, 4), "reason": strain.reason, "until": until,
+            "efficiency": None if ratio is None else round(ratio, 4), "reason": strain.reason, "declared": declared,
+            "until": until,
         }  # fmt: skip
         self.fact("unsteady", fields, always=True)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _WORDS = {
     "same": ("✓ SAME  ", "bold green"),
-    "order-matters": ("✗ THE ORDER MATTERS  ", "bold red"),
+    "order-matters": ("✗ FAILS AS IT IS  ", "bold red"),
     "differ": ("✗ DIFFERENT  ", "bold red"),
     "not-repeatable": ("? NOT REPEATABLE  ", "bold yellow"),
 }
@@ -55,7 +55,10 @@ def launch_blocking(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Run a script as it is and with CUDA_LAUNCH_BLOCKING=1: what differs lacks a wait somewhere.
+    """Run a script as it is and with CUDA_LAUNCH_BLOCKING=1: do they end alike, and where do they part?
+
+    What lacks a wait fails only without the variable; so may a script that does not repeat itself, which --control
+    tells. Exit codes: 0 the same; 1 they differ; 2 wrong usage; 3 nothing to judge, as without a GPU.
 
     Example: brickprof experiment launch-blocking train.py --lr 3e-4
     """

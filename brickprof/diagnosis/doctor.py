@@ -19,9 +19,11 @@ from brickprof.bricks import Coordinates
 from brickprof.contracts.terms import Terms
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict, Violation, overall
 from brickprof.diagnosis import summary, whys
+from brickprof.diagnosis.budget_facts import budget_facts
 from brickprof.diagnosis.card_facts import card_facts
 from brickprof.diagnosis.case import Case
 from brickprof.diagnosis.course_facts import course_facts
+from brickprof.diagnosis.fallback_facts import fallback_facts
 from brickprof.diagnosis.hypotheses import Hypothesis, best
 from brickprof.diagnosis.incidents import Incident, incidents
 from brickprof.diagnosis.model import Diagnosis, Finding
@@ -104,9 +106,9 @@ class Doctor:
         if any(finding.severity is Severity.ERROR for finding in findings):
             verdict = Verdict.FAIL
         about = summary.about(run, self.timeline, results) | card_facts(self.engine.story)
-        about |= transfer_facts(self.engine.story) | _log_facts(self.engine.story)
+        about |= transfer_facts(self.engine.story) | _log_facts(self.engine.story) | fallback_facts(self.engine.story)
         if run is not None:
-            about |= course_facts(self.engine.story) | time_facts(run)
+            about |= course_facts(self.engine.story) | time_facts(run) | budget_facts(run, self.engine.story)
             about |= {"ended": False} if self._unfinished() else {}
         if self.engine.notes:
             about["notes"] = list(self.engine.notes)

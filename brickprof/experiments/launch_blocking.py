@@ -1,9 +1,10 @@
 """Does the order of launches matter? A script with and without ``CUDA_LAUNCH_BLOCKING=1``.
 
 Enters: a command for ``brickprof run`` and a folder. Leaves: a ``Finding``: how each run ended, where they part, and
-what that says. With the variable every launch waits for the device: whatever only goes wrong without it lacks a wait.
+what that says. With the variable every launch waits for the device: what lacks a wait goes wrong only without it.
 
-Two runs of a script that is not repeatable part anyway. A third one, plain like the first (``control``), tells that.
+Two runs of a script that is not repeatable part anyway. A third one, plain like the first (``control``), tells that;
+without it no cause is named.
 """
 
 from __future__ import annotations
@@ -88,21 +89,21 @@ def conduct(command: Sequence[str], out: Path, *, tolerance: float = 0.0, contro
 def judge(trials: tuple[Trial, ...], between: Comparison | None, repeated: Comparison | None = None) -> Finding:
     """What the runs say together; the first is plain, the second one blocks, the third, if any, is plain again."""
     plain, blocking = trials[:2]
+    controlled = len(trials) > 2
     outcome, text = _outcome(plain, blocking, between)
-    again = trials[2] if len(trials) > 2 else None
-    if outcome in ("order-matters", "differ") and again is not None:
-        if outcome == "order-matters" and not again.failed:
-            outcome, text = "not-repeatable", "The plain run failed once and not again: no order is shown by that."
-        elif outcome == "differ" and repeated is not None and not repeated.same:
-            outcome, text = "not-repeatable", "Two plain runs part as well: the script is not repeatable by itself."
+    if controlled and _wavers(outcome, trials[2], repeated):
+        outcome, text = "not-repeatable", _UNREPEATED[outcome]
     if not any(trial.on_gpu for trial in trials):
-        outcome, text = _without_gpu(outcome, text)
+        one_failed = plain.failed != blocking.failed
+        outcome, text = _without_gpu(outcome, one_failed=one_failed, repeats=repeated is not None and repeated.same)
+    elif outcome in ("order-matters", "differ"):
+        text += _controlled(outcome, blocking, repeated) if controlled else _UNTESTED
     return Finding(outcome, text, trials, between, repeated)
 
 
 def _outcome(plain: Trial, blocking: Trial, between: Comparison | None) -> tuple[str, str]:
     if plain.failed and not blocking.failed:
-        return "order-matters", "It fails as it is and not when every launch waits: a wait is missing somewhere."
+        return "order-matters", "It fails as it is and not when every launch waits."
     if blocking.failed and not plain.failed:
         return "differ", "It fails only when every launch waits, which no missing wait explains."
     if between is None:
@@ -112,15 +113,45 @@ def _outcome(plain: Trial, blocking: Trial, between: Comparison | None) -> tuple
         return "same", f"The two runs are equal: nothing shows that the order of launches matters.{both}"
     first = between.first
     where = f" in step {first.step:,}: the {first.what}" if first is not None else ""
-    return "differ", (
-        f"The two runs part{where}. A missing wait does that, and so does whatever is not repeatable: --control tells."
-    )
+    return "differ", f"The two runs part{where}."
 
 
-def _without_gpu(outcome: str, text: str) -> tuple[str, str]:
-    if outcome in ("same", "nothing", "not-repeatable"):
-        return "no-gpu", f"Nothing ran on a GPU, and {VARIABLE} orders nothing on a CPU: this decides nothing."
-    return "differ", f"The two runs differ, and not by a GPU: none was used. The script itself may read {VARIABLE}."
+_UNREPEATED = {
+    "order-matters": "The plain run failed once and not again: no order is shown by that.",
+    "differ": "Two plain runs part as well: the script is not repeatable by itself.",
+}
+_UNTESTED = " --control, a second plain run, tells a script that does not repeat itself from one that lacks a wait."
+
+
+def _wavers(outcome: str, again: Trial, repeated: Comparison | None) -> bool:
+    """Whether the second plain run takes back what the first one shows."""
+    if outcome == "order-matters":
+        return not again.failed
+    return outcome == "differ" and repeated is not None and not repeated.same
+
+
+def _controlled(outcome: str, blocking: Trial, repeated: Comparison | None) -> str:
+    """What the second plain run adds to a difference that it does not take back."""
+    if outcome == "order-matters":
+        return " A second plain run fails too: a wait is missing somewhere."
+    if repeated is None:
+        return " The second plain run has nothing that could be compared: why they part is not known."
+    return " Two plain runs are equal." + ("" if blocking.failed else " A missing wait does that.")
+
+
+def _without_gpu(outcome: str, *, one_failed: bool, repeats: bool) -> tuple[str, str]:
+    """Numbers that merely differ decide nothing there; a run that fails where the other does not is worth a look."""
+    if one_failed and outcome != "not-repeatable":
+        return "differ", f"The two runs differ, and not by a GPU: none was used. The script itself may read {VARIABLE}."
+    text = f"No GPU was found in these runs, and {VARIABLE} orders nothing on a CPU: this decides nothing."
+    if outcome not in ("differ", "not-repeatable"):
+        return "no-gpu", text
+    if repeats:
+        return (
+            "no-gpu",
+            f"{text} Two plain runs are equal and this one is not: the script itself may read the variable.",
+        )
+    return "no-gpu", f"{text} The script does not repeat itself: a seed (torch.manual_seed) would help."
 
 
 # -- one run

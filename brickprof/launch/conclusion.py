@@ -34,8 +34,10 @@ _LOOK_EVERY = 0.05
 _SEVERITIES = {"never": (), "error": ("error",), "warning": ("error", "warning")}
 
 
-def conclude(place: Place, ended: Exit, *, fail_on: str = "never", page: str = "failed") -> int:
-    """Judges the run, tells the user, and gives brickprof's exit code."""
+def conclude(
+    place: Place, ended: Exit, *, fail_on: str = "never", page: str = "failed", sync_check: bool = False
+) -> int:
+    """Judges the run, tells the user, and gives brickprof's exit code; ``sync_check``: somebody asked for that."""
     if not place.speaks and processes.in_run(place.path):
         return ended.code  # a rank that is still running will judge for all
     try:
@@ -52,7 +54,7 @@ def conclude(place: Place, ended: Exit, *, fail_on: str = "never", page: str = "
         _say(place, problem)
     if place.speaks:
         try:
-            _show(diagnosis, place, ended)
+            _show(diagnosis, place, ended, sync_check=sync_check)
         except (KeyboardInterrupt, SystemExit):
             pass  # rich exits by itself when the reader of its output has left
         except Exception as error:
@@ -98,7 +100,7 @@ def _diagnosed(folder: Path) -> tuple[Diagnosis, Run, str]:
         os.close(lock)
 
 
-def _show(diagnosis: Diagnosis, place: Place, ended: Exit) -> None:
+def _show(diagnosis: Diagnosis, place: Place, ended: Exit, *, sync_check: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -106,7 +108,7 @@ def _show(diagnosis: Diagnosis, place: Place, ended: Exit) -> None:
 
     console = Console(stderr=True)
     render(diagnosis, console)
-    for line in after(diagnosis.to_dict(), place, ended):
+    for line in [*(_unchecked(diagnosis) if sync_check else ()), *after(diagnosis.to_dict(), place, ended)]:
         console.print(Text(line, "dim"), soft_wrap=True)
 
 
@@ -139,6 +141,15 @@ def after(diagnosis: dict[str, Any], place: Place, ended: Exit) -> list[str]:
     elif on_terminal():
         lines.append(f"  {'Then':11}brickprof show {place.run_id}    what was recorded")
     return lines
+
+
+def _unchecked(diagnosis: Diagnosis) -> list[str]:
+    """That --sync-check had nothing to look at, where it did not."""
+    from brickprof.rules.stream_sync import NO_GPU
+
+    if not any(contract.why == NO_GPU for contract in diagnosis.contracts):
+        return []
+    return [f"  {'Note':11}--sync-check had nothing to check: no CUDA device was used"]
 
 
 def on_terminal() -> bool:

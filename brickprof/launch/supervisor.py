@@ -84,7 +84,7 @@ def run(target: Target, settings: Settings, wishes: Wishes | None = None) -> int
         watch.complaints = sanitizer.Complaints(place.path, wishes.sanitizer, watch.log)
     watch.halt_on = wishes.halt_on if place.speaks else "never"
     ended = watch.until_the_end()
-    code = conclude(place, ended, fail_on=wishes.fail_on, page=wishes.page)
+    code = conclude(place, ended, fail_on=wishes.fail_on, page=wishes.page, sync_check=settings.sync_check)
     return code or int(watch.halted)
 
 

@@ -18,6 +18,7 @@ from brickprof.rules.device import has_device
 from brickprof.rules.names import whole
 from brickprof.rules.story import Story
 
+NO_GPU = "no GPU: a CPU has no streams; --sync-check records them on a GPU"
 _THRESHOLD = "no range is used before whoever was at it is done"
 _ORDER = ("missing-sync", "host-buffer-reuse", "stream-race")
 _SUSPICION = "alias-kept"
@@ -62,7 +63,7 @@ def _nothing_found(story: Story, contract: Contract) -> ContractResult:
         if not story.trained:
             return outcomes.vacuous(contract, "nothing was trained")
         if not has_device(story):
-            return outcomes.unjudged(contract, "no GPU: a CPU has no streams; --sync-check records them on a GPU")
+            return outcomes.unjudged(contract, NO_GPU)
         return outcomes.unjudged(contract, "copies and their streams were not recorded; --sync-check records them")
     if not all(fields.get("whole", False) for fields in looked):
         return outcomes.unjudged(contract, "the check of copies and streams had to give up; see the notes of the run")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from brickprof.contracts.verdicts import Severity, Verdict
 from brickprof.diagnosis.words import words
-from brickprof.reports import terminal
+from brickprof.reports import fallbacks, terminal
 from brickprof.text import clean
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def verdict(diagnosis: Diagnosis) -> str:
     mark, _, rest = line.partition("  ")
     headline, _, aside = rest.partition("    ")
     tone = _TONES.get(diagnosis.verdict, "open")
-    beside = f'<p class="aside">{told(aside, 2_000)}</p>' if aside else ""
+    unsaid = [line for line in fallbacks.lines(diagnosis.run) if line not in aside]
+    beside = "".join(f'<p class="aside">{told(line, 2_000)}</p>' for line in (aside, *unsaid) if line)
     return f'<h1><span class="mark {tone}">{told(mark)}</span> {told(headline, 2_000)}</h1>{beside}'
 
 

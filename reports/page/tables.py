@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from brickprof.contracts.verdicts import Verdict
+from brickprof.reports import budgets as of_bricks
 from brickprof.reports import kernel_names, timeline
 from brickprof.reports.page.parts import told
 from brickprof.reports.page.sections import section
@@ -89,6 +90,22 @@ def bricks(run: Run | None) -> str:
     heads = ("brick", "phase", "times", "host ms", *(["device ms"] if device_known else []), "of the dearest")
     note = '<p class="dim">Means over the steps that were timed. A block holds what is inside it.</p>'
     return section("bricks", "Bricks that cost most", note + _cut(heads, rows, (2, 3, 4) if device_known else (2, 3)))
+
+
+def budgets(diagnosis: Diagnosis) -> str:
+    """The bricks that are over the budget that somebody declared, and those that were traced because they strayed."""
+    over, strayed = of_bricks.over(diagnosis.run), of_bricks.unsteady(diagnosis.run)
+    if not over and not strayed:
+        return ""
+    rows = [
+        [f"<code>{told(of_bricks.name(row), 120)}</code>", told(row.get("on", "")), of_bricks.us(row.get("us")),
+         of_bricks.us(row.get("budget_us")), of_bricks.share(row.get("efficiency")),
+         f"{of_bricks.us(row.get('over'))} of {of_bricks.us(row.get('steps'))}"]
+        for row in over
+    ]  # fmt: skip
+    heads = ("over its declared budget", "on", "us", "budget us", "efficiency", "steps over it")
+    body = _table(heads, rows, numbers=(2, 3, 4, 5)) if rows else ""
+    return section("budgets", "Budgets", body + "".join(f'<p class="dim">{told(line)}</p>' for line in strayed))
 
 
 def _cut(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> str:
