@@ -7,7 +7,11 @@ import json
 import pandas as pd
 import pytest
 
+from brickprof.bricks import Brick, Kind
+from brickprof.diagnosis.time_facts import time_facts
+from brickprof.records import Span
 from brickprof.reports import timeline
+from brickprof.run import Run
 from brickprof.run.step_budget import lanes, step_budget
 
 COLUMNS = ("rank", "step", "kind", "phase", "brick", "start_ns", "end_ns", "device_ns", "attributes")
@@ -91,3 +95,52 @@ def test_kernels_by_their_time_on_the_device():
     assert second["a_step"] == 1.0
     shown = timeline.kernel_lines({"kernels": [{**first, "kernel": "evil\x1b[31m"}]})
     assert "\x1b" not in shown[0]
+
+
+PROFILED, HEARD = json.dumps({"device_start_ns": 1, "source": "profiler"}), '{"site":"train.py:7","source":"triton"}'
+
+
+def kernel(step, name, ns, told, rank=0):
+    return (rank, step, "kernel", "forward", name, 0, 0, ns, told)
+
+
+def looked_at_twice():
+    """Steps 0 to 9 with the hook, and step 5 through the profiler as well: gemm has 90 % of the device."""
+    heard = [kernel(step, "_mine", 100_000, HEARD) for step in range(10)]
+    return [*heard, kernel(5, "gemm", 900_000, PROFILED), kernel(5, "_mine", 100_000, PROFILED)]
+
+
+def as_run(rows):
+    spans = [
+        Span(Brick(Kind.KERNEL, name), step, start, end, phase, number, 0, ns, attributes=json.loads(told), rank=rank)
+        for number, (rank, step, _, phase, name, start, end, ns, told) in enumerate(rows, 1)
+    ]
+    return Run.from_records(spans)
+
+
+@pytest.mark.parametrize(
+    "table", [lambda rows: timeline.kernels(frame(*rows)), lambda rows: time_facts(as_run(rows))["kernels"]]
+)
+class TestKernelsOfTwoSources:
+    def test_the_profilers_steps_alone_are_counted_and_the_hooks_line_stays(self, table):
+        gemm, mine = table(looked_at_twice())
+        assert (gemm["kernel"], gemm["share"], gemm["a_step"], gemm["site"]) == ("gemm", 0.9, 1.0, "")
+        assert (mine["kernel"], mine["share"], mine["a_step"], mine["site"]) == ("_mine", 0.1, 1.0, "train.py:7")
+        assert mine["mean_us"] == 100.0 and {gemm["source"], mine["source"]} == {"profiler"}
+
+    def test_without_a_window_there_are_tritons_kernels_alone(self, table):
+        rows = table(looked_at_twice()[:10])
+        assert [(row["kernel"], row["share"], row["source"]) for row in rows] == [("_mine", 1.0, "triton")]
+        assert "Triton kernels alone" in timeline.kernel_lines({"kernels": rows})[0]
+
+    def test_a_rank_without_a_window_adds_nothing_to_those_with_one(self, table):
+        others = [kernel(step, "_mine", 100_000, HEARD, rank=1) for step in range(10)]
+        again = [kernel(5, "gemm", 900_000, PROFILED, rank=2), kernel(5, "_mine", 100_000, PROFILED, rank=2)]
+        gemm, mine = table([*looked_at_twice(), *others, *again])
+        assert (gemm["share"], gemm["a_step"], mine["share"], mine["a_step"]) == (0.9, 1.0, 0.1, 1.0)
+
+
+@pytest.mark.parametrize("told", ["{", "[]", "{}", '{"site":3}', '{"site":"\\"source\\": \\"profiler\\""}'])
+def test_strange_attributes_of_a_kernel_are_no_profilers(told):
+    (row,) = timeline.kernels(frame(kernel(0, "k", 1000, told)))
+    assert row["source"] == "triton" and isinstance(row["site"], str)
