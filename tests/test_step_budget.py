@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import html
+import io
 import json
 
 import pandas as pd
 import pytest
+from making import Made
+from rich.console import Console
 
 from brickprof.bricks import Brick, Kind
+from brickprof.diagnosis import diagnose
 from brickprof.diagnosis.time_facts import time_facts
-from brickprof.records import Span
-from brickprof.reports import timeline
+from brickprof.records import RunMeta, Span
+from brickprof.reports import html as page
+from brickprof.reports import overview, timeline
 from brickprof.run import Run
 from brickprof.run.step_budget import lanes, step_budget
 
@@ -144,3 +150,41 @@ class TestKernelsOfTwoSources:
 def test_strange_attributes_of_a_kernel_are_no_profilers(told):
     (row,) = timeline.kernels(frame(kernel(0, "k", 1000, told)))
     assert row["source"] == "triton" and isinstance(row["site"], str)
+
+
+# -- what a short run on a GPU does not have
+
+
+def short_run(device, level="standard", **window):
+    made = Made()
+    made.block("tail", device=device)
+    made.healthy(3)
+    if window:
+        made.event("window", 2, **window)
+    return Run.from_records(made.records, RunMeta("k3f9", script="train.py", level=level))
+
+
+def said(run):
+    diagnosis = diagnose(run)
+    shown = Console(file=io.StringIO(), width=300)
+    overview.render(diagnosis, shown)
+    return shown.file.getvalue(), html.unescape(page.text(diagnosis, run))
+
+
+@pytest.mark.parametrize("level", ["light", "standard"])
+def test_a_run_on_a_gpu_without_a_window_says_what_is_missing_and_what_to_do(level):
+    for text in said(short_run("cuda:0", level)):
+        assert text.count("Kernels of torch are not known") == 1
+        assert "--deep-at STEP" in text and "--level deep" in text
+        assert ("--level standard --deep-at" in text) == (level == "light")
+
+
+def test_times_on_a_device_are_a_gpus_too():
+    (missing, *_) = timeline.kernel_lines(time_facts(as_run(looked_at_twice()[:10])))
+    assert missing.startswith("Triton kernels alone") and "--deep-at STEP" in missing
+
+
+def test_a_run_on_a_cpu_and_one_with_a_window_say_nothing_of_it():
+    for run in (short_run("cpu"), short_run("cuda:0", kernels=9, busy_ns=1, step_ns=2)):
+        assert not any("Kernels of torch" in text or "Kernels by" in text for text in said(run))
+    assert "unprofiled" not in time_facts(as_run(looked_at_twice()))
