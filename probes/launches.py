@@ -2,8 +2,8 @@
 
 Enters: launches of ``brickprof.operators``, and through Triton's hooks of any other kernel, in steps whose spans are
 wanted; nothing at all in a run that has none. Leaves: a kernel span for each launch (the host's time to queue it; on a
-device its own too, between two events that are asked in a later step; bytes and operations as attributes), a ``kernel``
-event for each new combination of shapes, ``launches`` for each such step (how often each kernel, and from which line),
+device when and how long it ran, by marks as blocks have them; bytes and operations as attributes), a ``kernel`` event
+for each new combination of shapes, ``launches`` for each such step (how often each kernel, and from which line),
 a ``fallback`` event the first time that torch takes an operation's place, and ``kernels``: launches and binaries of
 each of our kernels, all told.
 """
@@ -17,23 +17,18 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from brickprof.bricks import Brick, Kind
 from brickprof.capture import sites
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
-from brickprof.capture.surroundings import compiled_frames, hands_off
+from brickprof.capture.surroundings import compiled_frames
 from brickprof.capture.taps import triton_launches
-from brickprof.clock import now
 
 _counter = time.perf_counter_ns
 _MOST_SHAPES = 256
-_MOST_PENDING = 8192
 _MOST_SPANS = 4096
 """Of one step; the rest is counted."""
 _MOST_TOLD = 16
-_DEVICE_NS = 8  # the column of a span
 
 
 class LaunchesProbe(Probe):
@@ -52,11 +47,8 @@ class LaunchesProbe(Probe):
         self._told: dict[str, Any] = {}
         self._shapes: set[str] = set()
         self._fallbacks: set[str] = set()
-        self._pending: list[tuple[list[Any], Any, Any]] = []
-        """Rows of launches whose time on the device is not known yet, and the events around them."""
 
     def step_begin(self, step: int) -> None:
-        self._resolve()
         self._inside = False
         wanted = self.session.on.spans
         if wanted is not self._listening and (kernels := _kernels()) is not None:
@@ -89,7 +81,6 @@ class LaunchesProbe(Probe):
         if self._hooked:
             self._hook(False)
         self._listening = False
-        self._resolve(last=True)
         self._tell()
 
     def begin(self, launch: Any) -> Callable[[], None] | None:
@@ -114,36 +105,16 @@ class LaunchesProbe(Probe):
 
     def _open(self, brick: int, moved: str, called: int) -> Callable[[], None]:
         session, trace = self.session, self.session.trace
-        phase, parent, start = trace.phase(), trace.parent(), now()
-        number, around = trace.open(brick, phase), _events()
+        number = trace.open(brick, trace.phase())
 
         def ended() -> None:
             resumed = _counter()
             self._inside = False
-            trace.close(number, write=False)
-            row = [number, parent, brick, phase, trace.step, trace.micro, start, now(), None, None, moved]
-            if around is None or len(self._pending) >= _MOST_PENDING:
-                session.journal.span(tuple(row))
-            else:
-                around[1].record()
-                self._pending.append((row, *around))
+            trace.close(number, write=True, attributes=moved, kernel=True)
             session.charge(self.name, _counter() - resumed)
 
         session.charge(self.name, _counter() - called)
         return ended
-
-    def _resolve(self, *, last: bool = False) -> None:
-        """Writes launches that the device is done with; nobody waits for the others, and at the end they go without."""
-        may_ask = bool(self._pending) and not hands_off()  # asking an event would break a graph that is being captured
-        waiting = []
-        for row, before, after in self._pending:
-            if may_ask and after.query():
-                row[_DEVICE_NS] = int(before.elapsed_time(after) * 1e6)
-            elif not last:
-                waiting.append((row, before, after))
-                continue
-            self.session.journal.span(tuple(row))
-        self._pending = waiting
 
     def fell_back(self, operation: str, reason: str) -> None:
         if operation not in self._fallbacks:
@@ -184,12 +155,3 @@ class LaunchesProbe(Probe):
 def _kernels() -> Any:
     """The module that launches our kernels, if this process uses them."""
     return sys.modules.get("brickprof.operators.launch")
-
-
-def _events() -> tuple[Any, Any] | None:
-    """Two events of the current stream, the first recorded; none without a device, nor while a graph is captured."""
-    if not torch.cuda.is_initialized() or hands_off():
-        return None
-    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    before.record()
-    return before, after

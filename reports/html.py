@@ -107,7 +107,7 @@ def _sections(
         ("bricks-in-time", "Timeline", sections.timeline(data.get("timeline"))),
         ("bricks", "Bricks", tables.bricks(run)),
         ("budgets", "Budgets", tables.budgets(diagnosis)),
-        ("kernels", "Kernels", tables.kernels(run)),
+        ("kernels", "Kernels", tables.kernels(run, diagnosis)),
         ("traffic-use", "Transfers", sections.use(
             "traffic", "Copies and host reads", data.get("traffic") or [], after=tables.moved(diagnosis))),
         ("memory-use", "Memory", sections.use("memory", "Memory", data.get("memory") or [])),

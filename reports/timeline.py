@@ -6,9 +6,11 @@ lines. The lanes are drawn in letters, so that no meaning hangs on a colour.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from brickprof.reports import kernel_names
+from brickprof.run.kernel_times import TRITON, kernel_times, of_frame
 from brickprof.run.step_budget import IDLE
 from brickprof.run.step_budget import drawn as draw
 from brickprof.text import clean
@@ -16,32 +18,20 @@ from brickprof.text import clean
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["TITLE", "draw", "kernel_lines", "kernels", "lines"]
+__all__ = ["TITLE", "draw", "kernel_lines", "kernels", "kernels_lacking", "lines"]
 
 TITLE = "Where a step goes    Forward, Backward, Optimizer, Loader, Transfer, Eval, Recompute, User; · idle"
 _MOST = 8
 _AROUND = 24
 """Columns of a lane's line that are not its picture."""
 _LEAST = 12
+_TRY = "Its first window comes after about 400 s; --deep-at STEP or --level deep opens one at once."
+_TRY_LIGHT = "--level standard --deep-at STEP or --level deep opens one."
 
 
 def kernels(spans: pd.DataFrame) -> list[dict[str, Any]]:
     """The kernels whose time on the device is known, the dearest first."""
-    if spans.empty:
-        return []
-    frame = spans[(spans["kind"] == "kernel") & spans["device_ns"].notna()]
-    if frame.empty:
-        return []
-    steps, whole = frame["step"].nunique(), float(frame["device_ns"].sum()) or 1.0
-    grouped = frame.groupby("brick", sort=False)["device_ns"].agg(["sum", "mean", "count"])
-    grouped = grouped.sort_values("sum", ascending=False).head(3 * _MOST)
-    return [
-        {
-            "kernel": str(name), "share": float(row["sum"]) / whole, "mean_us": float(row["mean"]) / 1e3,
-            "a_step": float(row["count"]) / steps,
-        }
-        for name, row in grouped.iterrows()
-    ]  # fmt: skip
+    return kernel_times(of_frame(spans))[: 3 * _MOST]
 
 
 def lines(told: dict[str, Any], width: int | None = None) -> list[str]:
@@ -65,8 +55,24 @@ def _narrow(picture: str, width: int | None) -> str:
 
 
 def kernel_lines(told: dict[str, Any]) -> list[str]:
-    return [
-        f"{row['share']:6.1%}  {row['mean_us']:9.1f} us  x{row['a_step']:,.0f} a step  "
-        f"{clean(kernel_names.short(str(row['kernel'])), limit=72)}"
-        for row in (told.get("kernels") or ())[:_MOST]
-    ]
+    rows = (told.get("kernels") or ())[:_MOST]
+    lacking = kernels_lacking(rows, told)
+    return [*([lacking] if lacking else []), *map(_kernel_line, rows)]
+
+
+def _kernel_line(row: dict[str, Any]) -> str:
+    name, site = clean(kernel_names.short(str(row["kernel"])), limit=72), clean(row.get("site") or "", limit=60)
+    shares = f"{row['share']:6.1%}  {row['mean_us']:9.1f} us  x{row['a_step']:,.0f} a step"
+    return f"{shares}  {name}  {site}".rstrip()
+
+
+def kernels_lacking(rows: Sequence[dict[str, Any]], told: dict[str, Any]) -> str:
+    """Which kernels the table does not have, and how to get them; nothing where it has all."""
+    heard = "Triton kernels alone, and shares of their time." if rows and rows[0].get("source") == TRITON else ""
+    if not told.get("unprofiled"):
+        return heard
+    if told.get("level") == "light":
+        why = f"Kernels of torch are not known: level light has no windows of the profiler. {_TRY_LIGHT}"
+    else:
+        why = f"Kernels of torch are not known: the profiler looked at no step. {_TRY}"
+    return f"{heard} {why}".lstrip()

@@ -40,14 +40,15 @@ class Device(Made):
         whole = self.span(Kind.STEP, "step", step, 0, 40, "step", device=(3, 40), stream=0)
         self.span(Kind.LOADER, "loader", step, 0, 2, "loader", whole)
         self.span(Kind.TRANSFER, "H2D", step, 2, 0.5, "transfer", whole, (3, 0.8), 13, bytes=1 << 20)
-        for at, block in enumerate(self.numbers):
+        for place, block in enumerate(self.numbers):
             for phase, start, device in (
-                ("forward", 3 + 2 * at, 4 + 2.4 * at),
-                ("backward", 34 - 3 * at, 33.5 - 2.8 * at),
+                ("forward", 3 + 2 * place, 4 + 2.4 * place),
+                ("backward", 34 - 3 * place, 33.5 - 2.8 * place),
             ):
                 mine = self.span(Kind.BLOCK, block, step, start, 1.8, phase, whole, (device, 2.2), 0)
                 for n, name in enumerate(KERNELS if kernels else ()):
-                    self.span(Kind.KERNEL, name, step, start + 0.4 * n, 0, phase, mine, (device + 0.5 * n, 0.4), 7)
+                    at = device + 0.5 * n, 0.4
+                    self.span(Kind.KERNEL, name, step, start + 0.4 * n, 0, phase, mine, at, 7, source="profiler")
         self.span(Kind.OPTIMIZER, "AdamW", step, 37, 2, "optimizer", whole, (37, 4), 0)
 
     def resources(self, step: int) -> None:

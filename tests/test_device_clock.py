@@ -8,8 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from brickprof.capture import device_clock
 from brickprof.capture.device_clock import DeviceClock
 from brickprof.capture.trace import PHASE, Trace
+from brickprof.probes import launches
 
 
 class Device:
@@ -172,3 +174,82 @@ def test_a_device_far_behind_is_not_asked_for_more(trace, device, written):
         trace.clock.begin(True)
         trace.close(trace.open(1, PHASE["forward"]), write=True)
     assert Event.made < 64 * 4 and len(written) > 100
+
+
+# -- launches of kernels
+
+
+@pytest.fixture
+def probe(trace, written):
+    journal = SimpleNamespace(span=written.append, brick=lambda brick: 3)
+    return launches.LaunchesProbe(SimpleNamespace(trace=trace, journal=journal, charge=lambda *_: None))
+
+
+def launched(probe, device, ns):
+    ended = probe.launched("theirs", "train.py:7")
+    device.work(ns)
+    ended()
+
+
+def test_a_launch_lies_on_the_device_where_it_ran(trace, device, written, probe):
+    trace.clock.begin(True)
+    block = trace.open(1, PHASE["forward"])
+    device.work(10_000_000)
+    launched(probe, device, 4_000_000)
+    trace.close(block, write=True)
+    assert written == []
+    trace.clock.begin(False)
+    kernel, around = sorted(written, key=lambda row: -row[2])
+    told = json.loads(kernel[10])
+    assert (kernel[1], kernel[8], kernel[9]) == (around[0], 4_000_000, around[9])
+    assert told["device_start_ns"] == json.loads(around[10])["device_start_ns"] + 10_000_000
+    assert (told["site"], told["source"]) == ("train.py:7", "triton")
+
+
+def test_a_launch_makes_no_more_events_than_its_two_marks(trace, device, probe):
+    trace.clock.begin(True)
+    launched(probe, device, 1)
+    assert Event.made == 3
+
+
+def test_of_launches_no_usual_time_is_learned_and_no_kernel_lies_in_one(trace, device, probe):
+    learned = []
+    trace.clock._learn = lambda step, whole, times: learned.extend(times)
+    trace.kept = []
+    trace.clock.begin(True)
+    launched(probe, device, 1000)
+    trace.close(trace.open(1, PHASE["forward"]), write=True)
+    trace.close(trace.open(2, PHASE["step"]), write=True)
+    trace.clock.begin(False)
+    assert [brick for brick, _, _ in learned] == [1] and [row[2] for row in trace.kept] == [1, 2]
+
+
+def test_a_storm_of_launches_leaves_room_for_bricks(trace, device, written, probe, monkeypatch):
+    monkeypatch.setattr(device_clock, "_MOST_FOR_KERNELS", 5)
+    trace.clock.begin(True)
+    for _ in range(8):
+        launched(probe, device, 1000)
+    trace.close(trace.open(1, PHASE["forward"]), write=True)
+    trace.clock.begin(False)
+    assert [row[8] is None for row in sorted(written)] == [False] * 5 + [True] * 3 + [False]
+
+
+@pytest.mark.parametrize("captured", ["before", "inside"])
+def test_no_event_of_a_launch_is_asked_while_a_graph_is_captured(trace, device, written, probe, captured):
+    trace.clock.begin(True)
+    device.capturing = captured == "before"
+    ended = probe.launched("theirs", "train.py:7")
+    device.capturing = True
+    ended()
+    trace.clock.begin(True)
+    assert [row[8] for row in written] == [None]
+
+
+def test_nobody_waits_for_a_launch_and_the_end_writes_it_without_a_time(trace, device, written, probe):
+    device.stopped = True
+    trace.clock.begin(True)
+    launched(probe, device, 1000)
+    trace.clock.begin(False)
+    assert written == []
+    trace.clock.resolve(last=True)
+    assert [row[8] for row in written] == [None]

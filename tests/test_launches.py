@@ -6,13 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from making import Made
 
 from brickprof.contracts.terms import Terms
-from brickprof.probes import launches
 from brickprof.rules.device import Launched
 from brickprof.rules.story import Story
 from brickprof.run import Run
@@ -66,33 +64,6 @@ def test_torch_in_the_place_of_a_kernel_is_told(tmp_path):
     (told,) = events(run, "fallback")
     assert told["operation"] == "rmsnorm" and "CUDA" in told["reason"]
     assert events(run, "kernels")[-1]["fallbacks"]["rmsnorm"] == 6
-
-
-class Event:
-    """A CUDA event that is over; to ask it while a graph is captured breaks the capture."""
-
-    def __init__(self, capturing):
-        self.capturing = capturing
-
-    def query(self):
-        assert not self.capturing
-        return True
-
-    def elapsed_time(self, other):
-        return 0.25
-
-
-@pytest.mark.parametrize("capturing", [False, True])
-def test_no_event_is_asked_while_a_graph_is_captured(monkeypatch, capturing):
-    written = []
-    probe = launches.LaunchesProbe(SimpleNamespace(journal=SimpleNamespace(span=written.append)))
-    monkeypatch.setattr(launches, "hands_off", lambda: capturing)
-    row = [1, 0, 1, 0, 0, 0, 10, 20, None, None, "{}"]
-    probe._pending = [(row, Event(capturing), Event(capturing))]
-    probe._resolve()
-    assert [each[8] for each in written] == ([] if capturing else [250_000])
-    probe._resolve(last=True)
-    assert [each[8] for each in written] == ([None] if capturing else [250_000])
 
 
 def judged(**fields):

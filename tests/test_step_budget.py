@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import html
+import io
 import json
 
 import pandas as pd
 import pytest
+from making import Made
+from rich.console import Console
 
-from brickprof.reports import timeline
+from brickprof.bricks import Brick, Kind
+from brickprof.diagnosis import diagnose
+from brickprof.diagnosis.time_facts import time_facts
+from brickprof.records import RunMeta, Span
+from brickprof.reports import html as page
+from brickprof.reports import overview, timeline
+from brickprof.run import Run
 from brickprof.run.step_budget import lanes, step_budget
 
 COLUMNS = ("rank", "step", "kind", "phase", "brick", "start_ns", "end_ns", "device_ns", "attributes")
@@ -91,3 +101,90 @@ def test_kernels_by_their_time_on_the_device():
     assert second["a_step"] == 1.0
     shown = timeline.kernel_lines({"kernels": [{**first, "kernel": "evil\x1b[31m"}]})
     assert "\x1b" not in shown[0]
+
+
+PROFILED, HEARD = json.dumps({"device_start_ns": 1, "source": "profiler"}), '{"site":"train.py:7","source":"triton"}'
+
+
+def kernel(step, name, ns, told, rank=0):
+    return (rank, step, "kernel", "forward", name, 0, 0, ns, told)
+
+
+def looked_at_twice():
+    """Steps 0 to 9 with the hook, and step 5 through the profiler as well: gemm has 90 % of the device."""
+    heard = [kernel(step, "_mine", 100_000, HEARD) for step in range(10)]
+    return [*heard, kernel(5, "gemm", 900_000, PROFILED), kernel(5, "_mine", 100_000, PROFILED)]
+
+
+def as_run(rows):
+    spans = [
+        Span(Brick(Kind.KERNEL, name), step, start, end, phase, number, 0, ns, attributes=json.loads(told), rank=rank)
+        for number, (rank, step, _, phase, name, start, end, ns, told) in enumerate(rows, 1)
+    ]
+    return Run.from_records(spans)
+
+
+@pytest.mark.parametrize(
+    "table", [lambda rows: timeline.kernels(frame(*rows)), lambda rows: time_facts(as_run(rows))["kernels"]]
+)
+class TestKernelsOfTwoSources:
+    def test_the_profilers_steps_alone_are_counted_and_the_hooks_line_stays(self, table):
+        gemm, mine = table(looked_at_twice())
+        assert (gemm["kernel"], gemm["share"], gemm["a_step"], gemm["site"]) == ("gemm", 0.9, 1.0, "")
+        assert (mine["kernel"], mine["share"], mine["a_step"], mine["site"]) == ("_mine", 0.1, 1.0, "train.py:7")
+        assert mine["mean_us"] == 100.0 and {gemm["source"], mine["source"]} == {"profiler"}
+
+    def test_without_a_window_there_are_tritons_kernels_alone(self, table):
+        rows = table(looked_at_twice()[:10])
+        assert [(row["kernel"], row["share"], row["source"]) for row in rows] == [("_mine", 1.0, "triton")]
+        assert "Triton kernels alone" in timeline.kernel_lines({"kernels": rows})[0]
+
+    def test_a_rank_without_a_window_adds_nothing_to_those_with_one(self, table):
+        others = [kernel(step, "_mine", 100_000, HEARD, rank=1) for step in range(10)]
+        again = [kernel(5, "gemm", 900_000, PROFILED, rank=2), kernel(5, "_mine", 100_000, PROFILED, rank=2)]
+        gemm, mine = table([*looked_at_twice(), *others, *again])
+        assert (gemm["share"], gemm["a_step"], mine["share"], mine["a_step"]) == (0.9, 1.0, 0.1, 1.0)
+
+
+@pytest.mark.parametrize("told", ["{", "[]", "{}", '{"site":3}', '{"site":"\\"source\\": \\"profiler\\""}'])
+def test_strange_attributes_of_a_kernel_are_no_profilers(told):
+    (row,) = timeline.kernels(frame(kernel(0, "k", 1000, told)))
+    assert row["source"] == "triton" and isinstance(row["site"], str)
+
+
+# -- what a short run on a GPU does not have
+
+
+def short_run(device, level="standard", **window):
+    made = Made()
+    made.block("tail", device=device)
+    made.healthy(3)
+    if window:
+        made.event("window", 2, **window)
+    return Run.from_records(made.records, RunMeta("k3f9", script="train.py", level=level))
+
+
+def said(run):
+    diagnosis = diagnose(run)
+    shown = Console(file=io.StringIO(), width=300)
+    overview.render(diagnosis, shown)
+    return shown.file.getvalue(), html.unescape(page.text(diagnosis, run))
+
+
+@pytest.mark.parametrize("level", ["light", "standard"])
+def test_a_run_on_a_gpu_without_a_window_says_what_is_missing_and_what_to_do(level):
+    for text in said(short_run("cuda:0", level)):
+        assert text.count("Kernels of torch are not known") == 1
+        assert "--deep-at STEP" in text and "--level deep" in text
+        assert ("--level standard --deep-at" in text) == (level == "light")
+
+
+def test_times_on_a_device_are_a_gpus_too():
+    (missing, *_) = timeline.kernel_lines(time_facts(as_run(looked_at_twice()[:10])))
+    assert missing.startswith("Triton kernels alone") and "--deep-at STEP" in missing
+
+
+def test_a_run_on_a_cpu_and_one_with_a_window_say_nothing_of_it():
+    for run in (short_run("cpu"), short_run("cuda:0", kernels=9, busy_ns=1, step_ns=2)):
+        assert not any("Kernels of torch" in text or "Kernels by" in text for text in said(run))
+    assert "unprofiled" not in time_facts(as_run(looked_at_twice()))

@@ -20,10 +20,12 @@ from brickprof.capture.surroundings import hands_off
 from brickprof.clock import now
 from brickprof.records import BUDGET, DECLARED, PHASES
 
-_BRICK, _PHASE, _STEP, _DEVICE_NS, _STREAM, _ATTRIBUTES = 2, 3, 4, 8, 9, 10  # columns of a span
+_ID, _BRICK, _PHASE, _STEP, _DEVICE_NS, _STREAM, _ATTRIBUTES = 0, 2, 3, 4, 8, 9, 10  # columns of a span
 _MOST_PENDING = 64
 """Steps; a device that far behind is not asked for more."""
 _MOST_SPANS = 8192
+_MOST_FOR_KERNELS = 4096
+"""Launches leave room for bricks."""
 _KEPT = 1024
 
 
@@ -48,6 +50,8 @@ class _Step(NamedTuple):
 
     first: Mark
     spans: list[tuple[list[Any], Mark, Mark]]
+    kernels: set[int]
+    """Which of them, by id, are launches of kernels: of these nothing is learned."""
 
 
 class Cuda:
@@ -103,7 +107,7 @@ class DeviceClock:
             self.resolve()
         if wanted and self.lane.ready() and len(self._pending) < _MOST_PENDING:
             first = self._marked()
-            self._step = _Step(first, [])
+            self._step = _Step(first, [], set())
 
     def mark(self) -> Mark | None:
         """Here in the stream; None in steps that are not timed."""
@@ -117,11 +121,13 @@ class DeviceClock:
         event.record()
         return Mark(event, queued, self.lane.stream())
 
-    def span(self, row: tuple[Any, ...], before: Mark, after: Mark) -> None:
+    def span(self, row: tuple[Any, ...], before: Mark, after: Mark, *, kernel: bool = False) -> None:
         """Writes ``row`` once the device has passed both marks."""
-        if self._step is None or self._spans >= _MOST_SPANS:
+        if self._step is None or self._spans >= (_MOST_FOR_KERNELS if kernel else _MOST_SPANS):
             self._write(row)
             return
+        if kernel:
+            self._step.kernels.add(row[_ID])
         self._spans += 1
         self._step.spans.append((list(row), before, after))
 
@@ -162,7 +168,8 @@ class DeviceClock:
                     row[_ATTRIBUTES] = _with(row[_ATTRIBUTES], f'"{DECLARED}":true')
         whole = next((row for row, _, _ in step.spans if row[_PHASE] == PHASES.index("step")), None)
         if whole is not None:
-            times = [(row[_BRICK], row[_PHASE], row[_DEVICE_NS]) for row, _, _ in step.spans if row is not whole]
+            bricks = [row for row, _, _ in step.spans if row is not whole and row[_ID] not in step.kernels]
+            times = [(row[_BRICK], row[_PHASE], row[_DEVICE_NS]) for row in bricks]
             self._learn(whole[_STEP], whole[_DEVICE_NS], times)
 
 

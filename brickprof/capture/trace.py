@@ -66,8 +66,8 @@ class Trace:
             self.ranges.push(brick, phase)
         return number
 
-    def close(self, number: int, *, write: bool, attributes: str | None = None) -> int:
-        """Closes brick ``number`` and all that is open above it; returns its duration."""
+    def close(self, number: int, *, write: bool, attributes: str | None = None, kernel: bool = False) -> int:
+        """Closes brick ``number`` and all that is open above it; returns its duration. ``kernel``: see ``write``."""
         stack = self._open
         end = now()
         if not any(opened[0] == number for opened in stack):
@@ -83,20 +83,25 @@ class Trace:
                     parent = stack[-1][0] if stack else self.step_id
                     row = (number, parent, opened[1], opened[2], self.step, self.micro, opened[3], end,
                            None, None, attributes)  # fmt: skip
-                    self.write(row, opened[4])
+                    self.write(row, opened[4], kernel=kernel)
                 return end - opened[3]
         return 0
 
-    def write(self, row: tuple[Any, ...], before: Mark | None, after: Mark | None = None) -> None:
-        """A span that began at ``before`` on the device, if it was there, and ends ``after`` that, or now."""
-        if self.kept is not None:
+    def write(
+        self, row: tuple[Any, ...], before: Mark | None, after: Mark | None = None, *, kernel: bool = False
+    ) -> None:
+        """A span that began at ``before`` on the device, if it was there, and ends ``after`` that, or now.
+
+        A ``kernel`` surrounds nothing, and has no usual time: its shapes differ from launch to launch.
+        """
+        if self.kept is not None and not kernel:
             self.kept.append(row)
         if before is not None and after is None:
             after = self.clock.mark()
         if before is None or after is None:
             self._journal.span(row)
         else:
-            self.clock.span(row, before, after)
+            self.clock.span(row, before, after, kernel=kernel)
 
     def innermost(self) -> int:
         """The brick that is open deepest; 0 when none is."""

@@ -1,8 +1,8 @@
 """Where the time of a run went, for the ``run`` part of diagnosis.json.
 
 Enters: a run. Leaves: ``bricks`` (those that cost most, each with the time that is its own and no brick's inside it),
-``step_budget`` and ``lanes`` (where a step goes), ``kernels`` (by their time on the device) and ``looking`` (what each
-probe cost); nothing where nothing was timed.
+``step_budget`` and ``lanes`` (where a step goes), ``kernels`` (by their time on the device), ``unprofiled`` (where a
+run on a CUDA device lacks most of those) and ``looking`` (what each probe cost); nothing where nothing was timed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from brickprof.records import PHASES
 from brickprof.run.columns import whole
+from brickprof.run.kernel_times import PROFILER, kernel_times, of_part, unprofiled
 from brickprof.run.step_budget import drawn, lanes, latest, step_budget
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ class _Cost:
 
     host: float = 0.0
     device: float = 0.0
-    whole_device: float = 0.0
     timed_on_device: int = 0
     calls: int = 0
     steps: set[tuple[int, int]] = field(default_factory=set)
@@ -48,7 +48,9 @@ def time_facts(run: Run | None) -> dict[str, Any]:
         found["bricks"] = _bricks(costs, step_ns)
         found["step_budget"] = step_budget(recent)
         found["lanes"] = [{"name": lane.name, "ms": lane.length / 1e6, "drawn": drawn(lane)} for lane in lanes(recent)]
-        found["kernels"] = _kernels(costs)
+        found["kernels"] = _kernels(timed, qualified=run.qualified)
+    if run is not None and not any(row["source"] == PROFILER for row in found.get("kernels") or ()):
+        found["unprofiled"] = unprofiled(part for part in run.parts if part.rank >= 0)
     return {name: told for name, told in found.items() if told}
 
 
@@ -73,7 +75,6 @@ def _costs(timed: list[Part], *, qualified: bool) -> tuple[dict[tuple[str, str, 
             on_device = rows[device[rows] >= 0]
             cost.host += float(own[rows].sum())
             cost.device += float(own_device[on_device].sum())
-            cost.whole_device += float(device[on_device].sum())
             cost.timed_on_device += len(on_device)
             cost.calls += len(rows)
             cost.steps |= {(part.rank, step) for step in np.unique(steps[rows]).tolist()}
@@ -126,22 +127,9 @@ def _brick(key: tuple[str, str, str], cost: _Cost, step_ns: dict[str, float], *,
     }  # fmt: skip
 
 
-def _kernels(costs: dict[tuple[str, str, str], _Cost]) -> list[dict[str, Any]]:
-    """The kernels whose time on the device is known, the dearest first."""
-    kernels: dict[str, _Cost] = defaultdict(_Cost)
-    for (name, kind, _), cost in costs.items():
-        if kind == "kernel" and cost.timed_on_device:
-            kernels[name].whole_device += cost.whole_device
-            kernels[name].timed_on_device += cost.timed_on_device
-            kernels[name].steps |= cost.steps
-    whole = sum(cost.whole_device for cost in kernels.values()) or 1.0
-    steps = len(set().union(*(cost.steps for cost in kernels.values()))) or 1
-    rows: list[dict[str, Any]] = [
-        {"kernel": name, "share": _short(cost.whole_device / whole),
-         "mean_us": _short(cost.whole_device / cost.timed_on_device / 1e3), "a_step": cost.timed_on_device / steps}
-        for name, cost in kernels.items()
-    ]  # fmt: skip
-    return sorted(rows, key=lambda row: -row["share"])[:_MOST_KERNELS]
+def _kernels(timed: list[Part], *, qualified: bool) -> list[dict[str, Any]]:
+    rows = kernel_times([of_part(part, qualified=qualified) for part in timed])[:_MOST_KERNELS]
+    return [{**row, "share": _short(row["share"]), "mean_us": _short(row["mean_us"])} for row in rows]
 
 
 def _short(value: float) -> float:

@@ -117,23 +117,30 @@ def _cut(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[
     return _table(heads, rows[:_FIRST_ROWS], numbers) + more
 
 
-def kernels(run: Run | None) -> str:
+def kernels(run: Run | None, diagnosis: Diagnosis) -> str:
     """The kernels by their time on the device: how often, how long, in which block, and from which line."""
     found = timeline.kernels(run.spans) if run is not None and _timed(run) else []
-    if run is None or not found:
+    lacking = timeline.kernels_lacking(found, diagnosis.run)
+    if run is None or not (found or lacking):
         return ""
-    blocks, lines = _launchers(run), _callers(run)
+    note = f'<p class="dim">{told(lacking, 300)}</p>' if lacking else ""
+    body = note + (_kernel_table(run, found[:_MOST_KERNELS]) if found else "")
+    return section("kernels", "Kernels by their time on the device", body)
+
+
+def _kernel_table(run: Run, found: list[dict[str, Any]]) -> str:
+    blocks, lines = _launchers(run), {row["kernel"]: row["site"] for row in found if row["site"]} | _callers(run)
     rows = [
         [f'<code title="{told(name, 300)}">{told(kernel_names.short(name), 80)}</code>',
          f"{row['share']:.1%}", f"{row['mean_us']:,.1f}", f"{row['a_step']:,.1f}",
          f"<code>{told(blocks.get(name, ''), 80)}</code>", f"<code>{told(lines.get(name, ''), 80)}</code>"]
-        for row in found[:_MOST_KERNELS]
+        for row in found
         for name in [row["kernel"]]
     ]  # fmt: skip
-    heads = ["kernel", "of the device's time", "us each", "a step", "most in", "launched from"]
+    heads = ["kernel", "of the kernels' time", "us each", "a step", "most in", "launched from"]
     if not lines:
         heads, rows = heads[:-1], [row[:-1] for row in rows]
-    return section("kernels", "Kernels by their time on the device", _cut(heads, rows, (1, 2, 3)))
+    return _cut(heads, rows, (1, 2, 3))
 
 
 def _timed(run: Run) -> bool:
