@@ -50,6 +50,18 @@ def test_shares_add_up_and_the_rest_is_idle():
     assert step_budget(spans)["host"] == {"loader": 0.1, "forward": 0.3, "backward": 0.4, "idle": 0.2}
 
 
+def test_a_step_of_which_the_forward_alone_was_timed_tells_nothing_of_the_rest():
+    seen = [whole(), host("block", "forward", 0, 500), host("step", "backward", 500, 1000)]
+    later = [(0, step, *each[2:]) for step in range(1, 60) for each in (whole(), host("block", "forward", 0, 500))]
+    assert step_budget(frame(*seen, *later)) == {"host": {"forward": 0.5, "backward": 0.5, "idle": 0.0}, "steps": 1}
+    spans = [
+        Span(Brick(Kind(kind), name), step, start, end, phase, number, 0)
+        for number, (_, step, kind, phase, name, start, end, _, _) in enumerate([*seen, *later], 1)
+    ]
+    assert step_budget(spans) == step_budget(frame(*seen, *later))
+    assert step_budget(frame(*later))["host"] == {"forward": 0.5, "idle": 0.5}
+
+
 def test_a_brick_in_a_brick_counts_once_and_the_inner_one_has_it():
     spans = frame(
         whole(),
@@ -150,6 +162,12 @@ class TestKernelsOfTwoSources:
 def test_strange_attributes_of_a_kernel_are_no_profilers(told):
     (row,) = timeline.kernels(frame(kernel(0, "k", 1000, told)))
     assert row["source"] == "triton" and isinstance(row["site"], str)
+
+
+def test_a_launch_that_was_heard_and_seen_is_one_call_of_its_brick():
+    rows = as_run(looked_at_twice())
+    calls = {brick["brick"]: brick["calls"] for brick in time_facts(rows)["bricks"]}
+    assert calls == {"_mine": 10, "gemm": 1}
 
 
 # -- what a short run on a GPU does not have

@@ -16,7 +16,7 @@ import numpy as np
 
 from brickprof.records import PHASES
 from brickprof.run.columns import whole
-from brickprof.run.kernel_times import PROFILER, kernel_times, of_part, unprofiled
+from brickprof.run.kernel_times import PROFILER, kernel_times, of_part, once, unprofiled
 from brickprof.run.step_budget import drawn, lanes, latest, step_budget
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _costs(timed: list[Part], *, qualified: bool) -> tuple[dict[tuple[str, str, 
     costs: dict[tuple[str, str, str], _Cost] = defaultdict(_Cost)
     usual: dict[str, list[Any]] = {"host": [], "device": []}
     for part in timed:
-        table = part.spans[0]
+        table = once(part)
         steps, phases, bricks = (whole(table[name]) for name in ("step", "phase", "brick"))
         starts, ends, device = whole(table["start_ns"]), whole(table["end_ns"]), whole(table["device_ns"], -1)
         own, own_device = _own(whole(table["id"]), whole(table["parent"]), starts, ends, device)

@@ -39,6 +39,8 @@ class Budget:
         self._bricks: dict[tuple[int, Brick], Times] = {}
         self._parts: dict[tuple[int, int], int] = {}
         self._steps: dict[tuple[int, int], int] = {}
+        self._backwards: set[tuple[int, int]] = set()
+        """Steps of which more was timed than their forward: in some it is that alone."""
 
     def feed(self, record: Record) -> None:
         if not isinstance(record, Span):
@@ -50,6 +52,8 @@ class Budget:
             self._bricks.setdefault((record.rank, record.brick), deque(maxlen=_KEPT)).append(
                 (record.step, record.host_ns, record.id)
             )
+        if record.phase == "backward":
+            self._backwards.add(at)
         # The whole of a phase, not the blocks inside it.
         if (record.phase in _WHOLE and kind is not Kind.BLOCK) or (record.phase == "forward" and not record.brick.path):
             self._parts[at] = self._parts.get(at, 0) + record.host_ns
@@ -74,7 +78,11 @@ class Budget:
         return outcomes.unjudged(contract, f"{told}; {why}", told)
 
     def _covered(self) -> float | None:
-        shares = [self._parts[at] / lasted for at, lasted in self._steps.items() if lasted and at in self._parts]
+        shares = [
+            self._parts[at] / lasted
+            for at, lasted in self._steps.items()
+            if lasted and at in self._parts and at in self._backwards
+        ]
         return min(1.0, float(np.median(shares))) if len(shares) >= 3 else None
 
     def _loading(self, story: Story, rank: int, contract: Contract) -> Violation | None:

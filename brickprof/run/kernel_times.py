@@ -48,6 +48,19 @@ def of_part(part: Part, *, qualified: bool) -> Kernels:
     return Kernels(steps, codes, columns.whole(device_ns, -1), table["attributes"].to_pylist(), names)
 
 
+def once(part: Part) -> Any:
+    """A rank's spans, less the launches that the hook heard in steps that the profiler saw: there they stand twice."""
+    table = part.spans[0]
+    codes, steps = columns.whole(table["brick"]), columns.whole(table["step"])
+    kernels = [code for code in np.unique(codes).tolist() if part.names.brick(code).kind.value == "kernel"]
+    rows = np.flatnonzero(np.isin(codes, kernels))
+    if not len(rows):
+        return table
+    profiled = _profiled(columns.rows(table, np.isin(codes, kernels))["attributes"].to_pylist())
+    twice = rows[~profiled & np.isin(steps[rows], steps[rows[profiled]])]
+    return columns.rows(table, ~np.isin(np.arange(len(codes)), twice)) if len(twice) else table
+
+
 def of_frame(spans: pd.DataFrame) -> list[Kernels]:
     """The kernels of each rank in a table of spans."""
     if spans.empty:

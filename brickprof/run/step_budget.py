@@ -65,7 +65,9 @@ def latest(part: Part) -> list[Span]:
 
     table = part.spans[0]
     steps, phases = columns.whole(table["step"]), columns.whole(table["phase"])
-    timed = np.unique(steps[phases == PHASES.index("step")])[-_LATEST:]
+    timed = np.unique(steps[phases == PHASES.index("step")])
+    more = np.intersect1d(timed, steps[phases == PHASES.index("backward")])
+    timed = (more if len(more) else timed)[-_LATEST:]
     return list(part.as_spans(columns.rows(table, np.isin(steps, timed))))
 
 
@@ -116,10 +118,12 @@ def _shares(mine: list[Lane]) -> dict[str, float]:
 
 
 def _timed(spans: pd.DataFrame | Iterable[Span]) -> list[list[_Timed]]:
-    """The spans of each of the last steps whose own span and bricks were written."""
+    """The spans of each of the last steps whose own span and bricks were written. In some steps nothing but blocks was
+    looked at, and so their forward alone was: where others have a backward too, these tell nothing of the rest."""
     rows = sorted(_rows(spans), key=lambda row: row.step)
     groups = [list(group) for _, group in groupby(rows, key=lambda row: row.step)]
-    return [each for each in groups if len(each) > 1 and any(row.phase in ("forward", "backward") for row in each)]
+    whole = [each for each in groups if any(row.phase == "backward" for row in each)]
+    return whole or [each for each in groups if any(row.phase == "forward" for row in each)]
 
 
 def _rows(spans: pd.DataFrame | Iterable[Span]) -> Iterable[_Timed]:
@@ -131,14 +135,19 @@ def _of_table(spans: Any) -> Iterable[_Timed]:
     if spans.empty:
         return []
     whole = spans[spans["phase"] == "step"]
-    whole = whole[whole["rank"] == whole["rank"].min()].tail(_LATEST)
-    mine = spans[(spans["rank"] == whole["rank"].min()) & spans["step"].isin(whole["step"])]
+    spans = spans[spans["rank"] == whole["rank"].min()]
+    whole = whole[whole["rank"] == whole["rank"].min()]
+    more = whole[whole["step"].isin(spans.loc[spans["phase"] == "backward", "step"])]
+    mine = spans[spans["step"].isin((whole if more.empty else more).tail(_LATEST)["step"])]
     return [_Timed(*row) for row in zip(*(mine[name] for name in _Timed._fields), strict=True)]
 
 
 def _of_records(spans: list[Span]) -> Iterable[_Timed]:
     rank = min((span.rank for span in spans if span.phase == "step"), default=0)
-    whole = set(sorted({span.step for span in spans if span.phase == "step" and span.rank == rank})[-_LATEST:])
+    timed, more = (
+        {span.step for span in spans if span.phase == it and span.rank == rank} for it in ("step", "backward")
+    )
+    whole = set(sorted(timed & more or timed)[-_LATEST:])
     return [
         _Timed(span.step, span.brick.kind.value, span.phase, span.start_ns, span.end_ns, span.device_ns,
                span.attributes)
