@@ -128,12 +128,12 @@ def looked_at_twice():
     return [*heard, kernel(5, "gemm", 900_000, PROFILED), kernel(5, "_mine", 100_000, PROFILED)]
 
 
-def as_run(rows):
+def as_run(rows, *more):
     spans = [
         Span(Brick(Kind.KERNEL, name), step, start, end, phase, number, 0, ns, attributes=json.loads(told), rank=rank)
         for number, (rank, step, _, phase, name, start, end, ns, told) in enumerate(rows, 1)
     ]
-    return Run.from_records(spans)
+    return Run.from_records([*spans, *more])
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,9 @@ def test_strange_attributes_of_a_kernel_are_no_profilers(told):
 
 
 def test_a_launch_that_was_heard_and_seen_is_one_call_of_its_brick():
-    rows = as_run(looked_at_twice())
-    calls = {brick["brick"]: brick["calls"] for brick in time_facts(rows)["bricks"]}
+    step = Span(Brick(Kind.STEP, "step"), 5, 0, 2_000_000, "step", 99, 0, 1_500_000)
+    run = as_run(looked_at_twice(), step)
+    calls = {brick["brick"]: brick["calls"] for brick in time_facts(run)["bricks"]}
     assert calls == {"_mine": 10, "gemm": 1}
 
 
