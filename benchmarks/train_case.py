@@ -33,6 +33,7 @@ class Case:
     device: str = "cpu"
     tied: bool = False
     compiled: bool = False
+    clips: bool = True
 
 
 CASES = {
@@ -41,6 +42,7 @@ CASES = {
     "124m": Case(12, 768, 12, 1024, 8, 50304, device="cuda", tied=True),
     "124m-compiled": Case(12, 768, 12, 1024, 8, 50304, device="cuda", tied=True, compiled=True),
     "350m": Case(24, 1024, 16, 1024, 8, 50304, device="cuda", tied=True),
+    "124m-unclipped": Case(12, 768, 12, 1024, 8, 50304, device="cuda", tied=True, clips=False),
 }
 PEERS = ("none", "anomaly", "profiler", "hooks", "streams")
 
@@ -121,7 +123,8 @@ class Training:
             loss = self.model(ids, targets)
         self.optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        if self.case.clips:
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.schedule.step()
 

@@ -371,11 +371,11 @@ class Vigil:
             dropped = readback.dropped
             readback.read(each.double(), lambda host: self._asked_for(step, names, host))
             if readback.dropped > dropped:  # the device is too far behind
-                self._asked -= 1
+                self._asked = max(self._asked - 1, 0)
 
     def _asked_for(self, step: int, names: Names, host: torch.Tensor) -> None:
         """The norms of a step have arrived, not all of which are finite."""
-        self._asked -= 1
+        self._asked = max(self._asked - 1, 0)
         self._told_until(step)
         try:
             self._broken(step, names, host.tolist())
