@@ -13,7 +13,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     loss         value, micro, site, scale, dtype, grad_fn, training, shape, zeroed, closure (inside a step)
     losses       steps, micros, values, times     losses of brisk steps whose other facts were not written
     grad         point, tensors, l2, absmax, at, nonfinite [{tensor, nan, inf}], scale, micro, zero [tensors whose
-                 gradient is all zero], zeros (how many), missing [trainable tensors without a gradient]
+                 gradient is all zero], zeros (how many), missing [trainable tensors without a gradient], largest (the
+                 largest norm that is finite, where only norms were known)
     clip         norm, max_norm, norm_type, tensors, how (norm|value), late (an update had used the gradients already)
     zero_grad    optimizer | model, to_none
     optimizer    optimizer, lr [per group], skipped, count

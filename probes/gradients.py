@@ -179,7 +179,7 @@ class GradientsProbe(Probe):
             return
         numbers = [entry.number for entry in of.entries]
         broken = [
-            {"tensor": number, "nan": None, "inf": None}
+            {"tensor": number, "nan": 0 if math.isinf(norm) else None, "inf": None}
             for number, norm in zip(numbers, norms, strict=True)
             if not math.isfinite(norm)
         ]
@@ -189,7 +189,7 @@ class GradientsProbe(Probe):
         )  # none of them too large, but all of them
         zero = [number for number, norm in zip(numbers, norms, strict=True) if norm == 0]
         moment = _Moment("clip", step, 0, None, [])
-        self._record(moment, len(norms), l2, None, numbers[at], broken, zero, learn=True)
+        self._record(moment, len(norms), l2, None, numbers[at], broken, zero, learn=True, largest=norms[at])
 
     def _kept(self, step: int, names: Names, table: Any) -> None:
         """The statistics of a step's gradients have arrived; see ``survey.row`` for their columns."""
@@ -303,9 +303,10 @@ class GradientsProbe(Probe):
         zero: list[int],
         *,
         learn: bool,
+        largest: float | None = None,
     ) -> None:
         session = self.session
-        fields = {
+        fields: dict[str, Any] = {
             "point": moment.point,
             "tensors": count,
             "l2": l2,
@@ -319,6 +320,8 @@ class GradientsProbe(Probe):
             "zeros": len(zero),
             "missing": moment.missing,
         }
+        if broken and largest is not None and math.isfinite(largest):
+            fields["largest"] = largest
         session.fact("grad", fields, step=moment.step, always=bool(broken), wanted=True)
         size, scale = l2 if l2 is not None else absmax, moment.scale
         if size is not None:

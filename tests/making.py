@@ -78,7 +78,9 @@ class Made:
         for step in range(first, first + steps):
             self.step(step)
 
-    def broken(self, kind: str, step: int, *blocks: str, nan: int = 1, inf: int = 0, **fields: Any) -> Event:
+    def broken(
+        self, kind: str, step: int, *blocks: str, nan: int | None = 1, inf: int | None = 0, **fields: Any
+    ) -> Event:
         """A ``grad`` or ``weight`` event that names blocks whose values are not finite."""
         listed = [{"tensor": self.numbers[b], "nan": nan, "inf": inf, "numel": 64} for b in blocks]
         return self.event(kind, step, nonfinite=listed, **fields)

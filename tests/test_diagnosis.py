@@ -115,6 +115,23 @@ def test_products_that_were_made_in_less_than_float32(blocks, nan, cause):
     assert found(made).root_cause == cause
 
 
+@pytest.mark.parametrize(
+    ("nan", "largest", "cause"),
+    [(0, 4e5, "fp16-overflow"), (None, 4e5, "invalid-op"), (0, 3e18, "invalid-op"), (0, None, "invalid-op")],
+    ids=["infinite norms", "a norm that is nan", "squares beyond float32", "no finite norm"],
+)
+def test_products_that_were_made_in_less_than_float32_by_their_norms(nan, largest, cause):
+    made = Made()
+    made.healthy(5)
+    made.forward(5)
+    made.event("loss", 5, value=1e6, micro=0, dtype="float32", grad_fn="DivBackward0")
+    told = {} if largest is None else {"largest": largest}
+    made.broken("grad", 5, "body", "head", nan=nan, inf=None, point="clip", tensors=3, l2=None, **told)
+    made.event("optimizer", 5, optimizer=0, lr=[1e-3], count=6)
+    made.event("loss", 6, value=NAN)
+    assert found(made).root_cause == cause
+
+
 def test_a_frozen_layer_further_back_proves_nothing_about_products():
     made = Made()
     for record in made.records:

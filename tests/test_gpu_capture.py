@@ -377,8 +377,8 @@ def test_a_compiled_model_gets_no_hook_and_is_compiled_once(tmp_path):
     torch._dynamo.utils.counters.clear()
 
 
-def fed(net, steps, *, between=lambda step: None, mode=None):
-    """A loop with a loader and a scheduler; the losses as the script had them."""
+def fed(net, steps, *, between=lambda step: None, behind=lambda step: None, mode=None, clip=True):
+    """A loop with a loader and a scheduler; the losses as the script had them. ``behind`` comes after the backward."""
 
     def error(x):
         return (net(x) - x.mean(1, keepdim=True)).square().mean()
@@ -397,10 +397,13 @@ def fed(net, steps, *, between=lambda step: None, mode=None):
         loss = error(x)
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        behind(step)
+        if clip:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         losses.append(loss.detach().clone())
+    torch.cuda.set_sync_debug_mode("default")
     return [loss.item() for loss in losses]
 
 
@@ -446,7 +449,7 @@ def test_tables_that_are_sent_for_in_passing_are_of_the_gradients_of_their_step(
     monkeypatch.setattr(vigil.InPassing, "__call__", lambda self, of: came.append(send(self, of)) or came[-1])
     net, seen = model(width=64), {}
 
-    def spoil(step, net):
+    def behind(step):
         if step == 400:
             torch.cuda.set_sync_debug_mode("error")
         if step >= 400 and step % 4 == 0:
@@ -456,8 +459,7 @@ def test_tables_that_are_sent_for_in_passing_are_of_the_gradients_of_their_step(
     try:
         with brickprof.attach(net, out=tmp_path, overhead="0.01%") as bp:
             no_lookout(bp)
-            train(net, 600, spoil=spoil, clip=clip)
-            torch.cuda.set_sync_debug_mode("default")
+            fed(net, 600, behind=behind, clip=clip)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     run = brickprof.load(bp.folder)

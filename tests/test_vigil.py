@@ -43,8 +43,26 @@ class Fused:
     def settled(self, purpose):
         return False
 
+    def coming(self, values):
+        return False
+
     def device_ns(self, purpose):
         return self.device
+
+
+class Compiling(Fused):
+    """One that is there after some questions."""
+
+    def __init__(self, questions) -> None:
+        super().__init__()
+        self.left = questions
+
+    def timed_table(self, purpose, values):
+        self.left -= 1
+        return super().timed_table(purpose, values) if self.left < 0 else None
+
+    def coming(self, values):
+        return self.left >= 0
 
 
 class Settled(Fused):
@@ -80,9 +98,10 @@ def cadence(typical, level):
 def session(level="standard", typical=30e6):
     readback = SimpleNamespace(read=lambda tensor, done: done(tensor), late=lambda stamp: False)
     paid: list[int] = []
+    started: list[int] = []
     return SimpleNamespace(
         step=0, paid=paid, correct=paid.append, backlog=Backlog(), fused=Fused(), readback=readback,
-        settings=SimpleNamespace(level=level),
+        settings=SimpleNamespace(level=level), started=started, charge_start=started.append,
         takes_norms=level != "light",
         cadence=cadence(typical, level),
     )  # fmt: skip
@@ -114,6 +133,46 @@ def test_every_step_is_judged_under_its_own_number():
     _, seen = kept(over, given, 5)
     assert [step for step, _, _ in seen] == list(range(5))
     assert [row[0] for row in seen[0][2].tolist()] == [0.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("clips", [True, False])
+def test_until_the_kernel_is_compiled_norms_judge_every_step(clips):
+    over, given, told, tables = session(), parameters(), [], []
+    over.fused = Compiling(4)
+    watch = vigil(
+        over,
+        lambda step, names, table: tables.append(step),
+        normal=lambda steps, totals: told.append((steps, totals)),
+        broken=lambda step, names, norms: told.append((step, list(map(id, names.parameters())), norms)),
+    )
+    for step in range(5):
+        over.step = step
+        given[1].grad[2] = torch.nan if step == 2 else 1.0
+        given[2].grad = None if step == 3 else torch.ones(4)
+        values = [each.grad for each in given if each.grad is not None]
+        each = torch.stack([value.norm() for value in values])
+        watch.take(given, Norms(each.norm(), each, each.norm()._version) if clips else None)
+        each.fill_(7)  # as a script may do with what is its own
+        watch.take(given)  # the update of what was clipped
+    whole, part = pytest.approx(math.sqrt(12)), pytest.approx(math.sqrt(8))
+    assert told[0] == ([0], [whole]) and told[1] == ([1], [whole]) and told[3] == ([3], [part])
+    step, names, norms = told[2]
+    assert step == 2 and names == list(map(id, given))
+    assert norms[0] == norms[2] == 2 and math.isnan(norms[1])
+    assert len(over.started) == 4 and all(spent > 0 for spent in over.started)
+    assert tables == [4]
+
+
+def test_norms_in_place_of_the_kernel_come_to_an_end(monkeypatch):
+    monkeypatch.setattr(module, "_MOST_MEANWHILE_NS", 1)
+    over, told = session(), []
+    over.fused = Compiling(100)
+    watch = vigil(over, lambda *_: None, normal=lambda steps, totals: told.extend(steps))
+    given = parameters()
+    for step in range(8):
+        over.step = step
+        watch.take(given)
+    assert told == [0]
 
 
 def settled():

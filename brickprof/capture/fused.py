@@ -178,6 +178,12 @@ class Fused:
         """Whether it is known what a table of ``purpose`` takes the device."""
         return len(self._times.get(purpose, ())) >= _TIMED
 
+    def coming(self, values: Sequence[torch.Tensor]) -> bool:
+        """Whether the kernel that reads ``values`` is being compiled."""
+        return not self._told and any(
+            self._ready.get((value.dtype, value.device.index)) is False for value in values[:1]
+        )
+
     def timed_table(self, purpose: str, values: Sequence[torch.Tensor]) -> Table | None:
         """The same; the first few times every launch between two events, which are asked later."""
         times = self._times.setdefault(purpose, [])

@@ -5,7 +5,8 @@ some steps later, and under the step they were taken in, their statistics on the
 nobody waits.
 
 It is kept in every step where that costs next to nothing, every so many steps where it would cost more, and not at all
-where the kernel does not run: on a host a norm of every gradient would cost a part of the step that is missed.
+where the kernel does not run: on a host a norm of every gradient would cost a part of the step that is missed. In the
+first seconds of a run, until the kernel is compiled, torch's own norms do instead.
 
 Gradients mostly have the sizes that they had the step before. Then the launch is settled but for their addresses: the
 device reads these from memory of the host and writes its numbers there, by itself.
@@ -54,6 +55,8 @@ _USUAL = 1.25
 """A look takes so many times the quickest one."""
 _MOST_REFUSED = 8
 _MOST_GROUPS = 4
+_MOST_MEANWHILE_NS = 250_000_000
+"""What torch's norms may take, in all, while the kernel is being compiled."""
 _PLAIN = {torch.Tensor}
 _COLUMNS = 8
 ROWS_EVERY = 4
@@ -202,6 +205,8 @@ class Vigil:
         """By the first parameter and their number."""
         self._passing: deque[int] = deque(maxlen=_RECKON)
         """What tables took the host lately that were sent for in passing."""
+        self._meanwhile_ns = 0
+        """What torch's norms have taken so far."""
         self._refused = 0
         """How many of them, one after another, came to nothing."""
         self._asked = 0
@@ -303,8 +308,11 @@ class Vigil:
         if purpose := self._read(parameters):
             self._covered.append(self._groups[purpose])
             self._learn(purpose, _counter() - start)
-        elif not self._by_norms:
-            self._session.cadence.relieve(False)
+        else:
+            if not self._by_norms:
+                self._session.cadence.relieve(False)
+            if self._meanwhile_ns < _MOST_MEANWHILE_NS:
+                self._meanwhile(parameters, norms, start)
 
     def passed(self, step: int, steps: Passed, which: range) -> None:
         """The same for steps that are over, the first of which is ``step``, with what their clips have computed of the
@@ -330,6 +338,33 @@ class Vigil:
             self._last, self._covered = step + len(which) - 1, [self._groups[known.purpose]]
         if self._passing and not passive:
             self._reckon()
+
+    def _meanwhile(self, parameters: Sequence[torch.Tensor], norms: Norms | None, start: int) -> None:
+        """The kernel is being compiled: until it is there torch's norms tell, those of a clip or some of our own."""
+        session, step = self._session, self._session.step
+        having = [parameter for parameter in parameters if parameter.grad is not None]
+        values = [tensors.local(parameter.grad) for parameter in having if parameter.grad is not None]
+        if not values or not session.fused.coming(values):
+            return
+        if norms is not None and norms.each.numel() == len(values) and len({value.dtype for value in values}) == 1:
+            each = norms.each.clone()  # the script may write over them
+        else:
+            each = tensors.l2_norms(values)
+        names = Names(having)
+        session.readback.read(each, lambda host: self._came_meanwhile(step, names, host))
+        self._covered.append(frozenset(map(id, parameters)))
+        spent = _counter() - start
+        self._meanwhile_ns += spent
+        session.correct(-spent)
+        session.charge_start(spent)
+
+    def _came_meanwhile(self, step: int, names: Names, host: torch.Tensor) -> None:
+        sizes = host.double()
+        total = float(sizes.norm())
+        if math.isfinite(total):
+            self._normal([step], [total])
+        else:
+            self._broken(step, names, sizes.tolist())
 
     def _kept(self, step: int, names: Names, host: torch.Tensor) -> None:
         """A table has arrived. What is broken in it waits for norms of a step before it that were broken too: those

@@ -27,6 +27,8 @@ from brickprof.rules.names import number, whole
 _SOON = 16
 """Steps until deep capture has begun, also where losses come late from a device."""
 _FP16_MAX = 65504.0
+_LARGE = 1e12
+"""Squares of this are far from the end of float32; a gradient is not so many times another in the same step."""
 _OPERATIONS = {
     "log-of-zero": ("log-of-zero", "a logarithm of zero"),
     "log-of-negative": ("invalid-op", "a logarithm of a negative number"),
@@ -192,21 +194,32 @@ def _narrow_products(origin: Anomaly, cause: Hypothesis, violation: Violation, c
     if told is None:
         return False
     spoilt = [item for item in told.fields.get("nonfinite") or () if isinstance(item, dict)]
-    partly = [item for item in spoilt if not item.get("nan") and 0 < whole(item.get("inf")) < whole(item.get("numel"))]
+    largest = number(told.fields.get("largest"))
+    partly = [item for item in spoilt if _infinite(item, largest)]
     places = {whole(item.get("tensor")) for item in partly}
     trained = [tensor.number for tensor in case.story.names.tensors(origin.rank) if tensor.trainable]
     first = min(trained, default=0)
     whole_behind = len(partly) >= 2 and min(places) > first and whole(told.fields.get("tensors")) > len(partly)
     if len(partly) != len(spoilt) or not whole_behind:
         return False
+    counted = all(item.get("inf") is not None for item in partly)
+    found = "are infinite in part and nowhere nan" if counted else "have an infinite norm and no nan"
     what = (
-        f"the gradients of {wording.count(len(partly), 'weight')} are infinite in part and nowhere nan, those of "
+        f"the gradients of {wording.count(len(partly), 'weight')} {found}, those of "
         "layers further back are finite: products that float32 holds were made in float16, which ends at 65,504"
     )
     cause.supports(what, 3, told.id)
     cause.action = "Make the products of the backward in bfloat16 or float32, or scale the loss so that they fit."
     cause.whys.append(Why("Why there?", wording.sentence(what), violation.brick, (told.id,)))
     return True
+
+
+def _infinite(gradient: dict[str, Any], largest: float | None) -> bool:
+    """Whether it holds infinities and no nan: by a count of them, or by its norm, which is infinite too where squares
+    are beyond float32; none is so large where the ``largest`` finite one beside it is small."""
+    if gradient.get("inf") is None:
+        return gradient.get("nan") == 0 and largest is not None and largest < _LARGE
+    return not gradient.get("nan") and 0 < whole(gradient.get("inf")) < whole(gradient.get("numel"))
 
 
 def _fp16(origin: Anomaly, violation: Violation, timeline: Timeline, case: Case) -> Hypothesis:
