@@ -1,9 +1,12 @@
 """Kernel bricks of any script: now and then a step is looked at through torch's own profiler.
 
-Enters: steps on a CUDA device, few of them: so many that all windows together cost a small part of the budget; at once
-when somebody asked for a step (``--deep-at``) or for level deep. Leaves: a kernel span for every kernel of the step,
+Enters: steps on a CUDA device, few of them: the first as soon as it is not more than the budget of the run so far, and
+then so many that all windows together cost a small part of it; at once when somebody asked for a step (``--deep-at``)
+or for level deep. Leaves: a kernel span for every kernel of the step,
 inside the block that launched it, a transfer span for every copy, and a ``window`` event: how many there were, what
 they took, how much of the step the device was busy. What brickprof itself launched meanwhile is left out.
+
+Where the profiler would stay attached to the device (see ``taps.kineto``) there are only those that somebody asked for.
 """
 
 from __future__ import annotations
@@ -21,17 +24,17 @@ from brickprof.bricks import Brick, Kind
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
-from brickprof.capture.taps.kineto import Ran, Window
+from brickprof.capture.taps.kineto import Ran, Window, let_go, lets_go
 from brickprof.capture.trace import PHASE
 
-_EXPECTED_S = 1.0
+_EXPECTED_S = 0.15
 """What the first window is taken to cost: the profiler has to be loaded."""
-_SHARE = 0.25
-"""Of the budget, over the whole run."""
+_FIRST_SHARE, _SHARE = 1.0, 0.1
+"""Of the budget of the run so far: the first window, and all of them."""
 _SETTLED = {"standard": 20, "deep": 3}
 """The first steps compile and allocate; a window on them would show that."""
-_DEEP = 0.2
-"""The budget of level deep, which has none otherwise."""
+_DEEP = 0.05
+"""Of the time, at level deep, which has no budget."""
 _MOST_ROWS = 4096
 _MOST_NAMES = 24
 _DIRECTIONS = {"HtoD": "H2D", "DtoH": "D2H", "DtoD": "D2D", "PtoP": "D2D"}
@@ -53,7 +56,9 @@ class WindowsProbe(Probe):
         self._began = time.monotonic()
         self._spent = 0.0
         self._cost = _EXPECTED_S
-        self._off = False
+        self._off = self._told = False
+        self._seen = 0
+        let_go()
 
     def step_begin(self, step: int) -> None:
         if self._window is not None:
@@ -70,15 +75,27 @@ class WindowsProbe(Probe):
         if self._off or not session.on.spans or not torch.cuda.is_initialized() or hands_off():
             return False
         level, budget = session.settings.level, session.cadence.budget
+        share = (_SHARE if self._spent else _FIRST_SHARE) * budget
         if step in session.cadence.planned:
-            return self._spent == 0 or self._affordable(budget)
+            return self._spent == 0 or self._affordable(share)
         if step < _SETTLED[level]:
             return False
-        return self._affordable(budget) if level != "deep" else self._spent == 0 or self._affordable(_DEEP)
+        if level == "deep":
+            return self._spent == 0 or self._affordable(_DEEP)
+        return self._affordable(share) and self._harmless()
 
-    def _affordable(self, budget: float) -> bool:
-        elapsed = time.monotonic() - self._began
-        return self._spent + self._cost <= _SHARE * budget * elapsed
+    def _affordable(self, share: float) -> bool:
+        """Whether another one is within ``share`` of the time so far."""
+        return self._spent + self._cost <= share * (time.monotonic() - self._began)
+
+    def _harmless(self) -> bool:
+        """Whether nothing stays behind that would slow down every launch from then on."""
+        if not lets_go() and not self._told:
+            self._told = True
+            reason = "TEARDOWN_CUPTI is not 1: once the profiler was used, every launch would take a third longer"
+            fields = {"operation": "windows", "reason": reason, "instead": "kernels of Triton alone (or --deep-at STEP)"}
+            self.session.fact("fallback", fields, always=True)
+        return lets_go()
 
     def _open(self, step: int) -> None:
         start, window = time.monotonic(), Window()
@@ -107,10 +124,15 @@ class WindowsProbe(Probe):
         if window is not None:
             self._write(window.end())
         self._cost = self._pay(start)
+        self._seen += 1
 
     def _pay(self, start: float) -> float:
         spent = time.monotonic() - start
         self._spent += spent
+        if not self._seen and self.session.settings.level != "deep":
+            # Once in a run: no measure of what follows.
+            self.session.correct(-int(spent * 1e9))
+            self.session.charge_start(int(spent * 1e9))
         return max(spent, 0.01)
 
     def close(self) -> None:

@@ -99,7 +99,8 @@ def test_what_brickprof_launched_is_left_out():
 @pytest.mark.parametrize(
     ("level", "step", "spent", "wanted"),
     [("deep", 1, 0.0, False), ("deep", 3, 0.0, True), ("deep", 9, 0.5, False), ("deep", 9, 0.0001, True),
-     ("standard", 19, 0.0, False), ("standard", 30, 0.0, True), ("standard", 30, 3.0, False), ("deep", 40, 9, False)],
+     ("standard", 19, 0.0, False), ("standard", 30, 0.0, True), ("standard", 30, 0.2, False),
+     ("standard", 30, 0.05, True), ("deep", 40, 9, False)],
 )  # fmt: skip
 def test_a_window_is_opened_once_the_step_is_settled_and_it_fits_the_budget(monkeypatch, level, step, spent, wanted):
     cadence = SimpleNamespace(planned=range(0), budget=0.01)
@@ -107,9 +108,65 @@ def test_a_window_is_opened_once_the_step_is_settled_and_it_fits_the_budget(monk
     monkeypatch.setattr(windows.torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(windows, "hands_off", lambda: False)
     probe = windows.WindowsProbe(session)
-    probe._spent, probe._began = spent, probe._began - (10 if level == "deep" else 1000)
-    probe._cost = 0.1 if level == "deep" else 1.0
+    probe._spent, probe._began = spent, probe._began - (10 if level == "deep" else 160 if spent else 16)
+    probe._cost = 0.1 if level == "deep" or spent else probe._cost
     assert probe._wanted(step) is wanted
+
+
+def started(monkeypatch, cuda, given=None, level="standard"):
+    """A probe for whose first window it is time, in a process that has that CUDA and that environment."""
+    facts = []
+    cadence = SimpleNamespace(planned=range(50, 51), budget=0.01)
+    session = SimpleNamespace(
+        cadence=cadence, settings=SimpleNamespace(level=level), on=SimpleNamespace(spans=True),
+        fact=lambda kind, fields, **_: facts.append((kind, fields)),
+    )  # fmt: skip
+    monkeypatch.setenv("TEARDOWN_CUPTI", given or "")
+    if given is None:
+        monkeypatch.delenv("TEARDOWN_CUPTI")
+    monkeypatch.setattr(kineto.torch.version, "cuda", cuda)
+    monkeypatch.setattr(windows.torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(windows, "hands_off", lambda: False)
+    probe = windows.WindowsProbe(session)
+    probe._began -= 1000
+    return probe, facts
+
+
+@pytest.mark.parametrize(
+    ("cuda", "given", "after", "wanted"),
+    [("13.0", None, "1", True), ("12.6", None, "1", True), ("12.4", None, None, False), ("13.0", "0", "0", False),
+     ("12.4", "1", "1", True), (None, None, None, True)],
+)  # fmt: skip
+def test_no_window_whose_traces_every_launch_would_bear(monkeypatch, cuda, given, after, wanted):
+    probe, facts = started(monkeypatch, cuda, given)
+    assert os.environ.get("TEARDOWN_CUPTI") == after
+    assert [probe._wanted(step) for step in (30, 31)] == [wanted] * 2
+    assert probe._wanted(50)  # somebody asked for it
+    assert [(kind, fields["operation"]) for kind, fields in facts] == [("fallback", "windows")] * (not wanted)
+    assert started(monkeypatch, cuda, given, "deep")[0]._wanted(30)
+
+
+def test_somebody_else_may_decide_later_that_the_profiler_stays(monkeypatch):
+    probe, facts = started(monkeypatch, "13.0")
+    assert probe._wanted(30)
+    monkeypatch.setenv("TEARDOWN_CUPTI", "0")
+    assert not probe._wanted(31) and len(facts) == 1
+
+
+@pytest.mark.parametrize(("level", "start"), [("standard", 1), ("deep", 0)])
+def test_the_first_window_is_on_the_account_of_the_start(monkeypatch, level, start):
+    monkeypatch.setattr(windows, "Window", lambda: SimpleNamespace(begin=lambda: True, end=lambda: []))
+    probe, _ = started(monkeypatch, None, level=level)
+    session, charged, corrected = probe.session, [], []
+    session.charge_start, session.correct = charged.append, corrected.append
+    session.trace, session.looks = SimpleNamespace(kept=None), None
+    session.cadence.attend = lambda _step: None
+    monkeypatch.setattr(probe, "_look_at_nothing_else", lambda: None)
+    for _ in range(2):
+        probe._open(30)
+        probe._close()
+    assert len(charged) == 2 * start and all(spent > 0 for spent in charged)
+    assert corrected == [-spent for spent in charged]
 
 
 def test_nothing_without_the_step_it_was_opened_for():
