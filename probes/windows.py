@@ -6,7 +6,8 @@ or for level deep. Leaves: a kernel span for every kernel of the step,
 inside the block that launched it, a transfer span for every copy, and a ``window`` event: how many there were, what
 they took, how much of the step the device was busy. What brickprof itself launched meanwhile is left out.
 
-Where the profiler would stay attached to the device (see ``taps.kineto``) there are only those that somebody asked for.
+Where the profiler would stay attached to the device, and beside graphs of it (see ``taps.kineto``), there are only those
+that somebody asked for.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from brickprof.bricks import Brick, Kind
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
-from brickprof.capture.taps.kineto import Ran, Window, let_go, lets_go
+from brickprof.capture.taps.kineto import Ran, Window, let_go, lets_go, safe
 from brickprof.capture.trace import PHASE
 
 _EXPECTED_S = 0.15
@@ -58,7 +59,7 @@ class WindowsProbe(Probe):
         self._cost = _EXPECTED_S
         self._off = self._told = False
         self._seen = 0
-        let_go()
+        let_go(late=True)
 
     def step_begin(self, step: int) -> None:
         if self._window is not None:
@@ -77,25 +78,34 @@ class WindowsProbe(Probe):
         level, budget = session.settings.level, session.cadence.budget
         share = (_SHARE if self._spent else _FIRST_SHARE) * budget
         if step in session.cadence.planned:
-            return self._spent == 0 or self._affordable(share)
+            return (self._spent == 0 or self._affordable(share)) and self._harmless(asked=True)
         if step < _SETTLED[level]:
             return False
         if level == "deep":
-            return self._spent == 0 or self._affordable(_DEEP)
-        return self._affordable(share) and self._harmless()
+            return (self._spent == 0 or self._affordable(_DEEP)) and self._harmless(asked=True)
+        return self._affordable(share) and self._harmless(asked=False)
 
     def _affordable(self, share: float) -> bool:
         """Whether another one is within ``share`` of the time so far."""
         return self._spent + self._cost <= share * (time.monotonic() - self._began)
 
-    def _harmless(self) -> bool:
-        """Whether nothing stays behind that would slow down every launch from then on."""
-        if not lets_go() and not self._told:
-            self._told = True
+    def _harmless(self, *, asked: bool) -> bool:
+        """Whether nothing breaks, and, where nobody asked, nothing stays behind that would slow down every launch."""
+        if not safe(asked=asked):
+            reason = "the script has CUDA graphs, which may fail once the profiler has looked at them and left"
+        elif not asked and not lets_go():
             reason = "TEARDOWN_CUPTI is not 1: once the profiler was used, every launch would take a third longer"
-            fields = {"operation": "windows", "reason": reason, "instead": "kernels of Triton alone (or --deep-at STEP)"}
+        else:
+            return True
+        if not self._told:
+            self._told = True
+            fields = {
+                "operation": "windows",
+                "reason": reason,
+                "instead": "kernels of Triton alone (or --deep-at STEP)",
+            }
             self.session.fact("fallback", fields, always=True)
-        return lets_go()
+        return False
 
     def _open(self, step: int) -> None:
         start, window = time.monotonic(), Window()

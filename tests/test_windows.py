@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from brickprof.bricks import Kind
+from brickprof.capture import surroundings
 from brickprof.capture.taps import kineto
 from brickprof.capture.taps.kineto import Ran
 from brickprof.capture.trace import PHASE
@@ -107,13 +108,14 @@ def test_a_window_is_opened_once_the_step_is_settled_and_it_fits_the_budget(monk
     session = SimpleNamespace(cadence=cadence, settings=SimpleNamespace(level=level), on=SimpleNamespace(spans=True))
     monkeypatch.setattr(windows.torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(windows, "hands_off", lambda: False)
+    monkeypatch.setattr(windows, "safe", lambda *, asked: True)
     probe = windows.WindowsProbe(session)
     probe._spent, probe._began = spent, probe._began - (10 if level == "deep" else 160 if spent else 16)
     probe._cost = 0.1 if level == "deep" or spent else probe._cost
     assert probe._wanted(step) is wanted
 
 
-def started(monkeypatch, cuda, given=None, level="standard"):
+def started(monkeypatch, cuda, given=None, level="standard", *, graphs=False):
     """A probe for whose first window it is time, in a process that has that CUDA and that environment."""
     facts = []
     cadence = SimpleNamespace(planned=range(50, 51), budget=0.01)
@@ -125,6 +127,8 @@ def started(monkeypatch, cuda, given=None, level="standard"):
     if given is None:
         monkeypatch.delenv("TEARDOWN_CUPTI")
     monkeypatch.setattr(kineto.torch.version, "cuda", cuda)
+    monkeypatch.setattr(kineto._Told, "late", False)
+    monkeypatch.setattr(kineto, "graphs", lambda: graphs)
     monkeypatch.setattr(windows.torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(windows, "hands_off", lambda: False)
     probe = windows.WindowsProbe(session)
@@ -144,6 +148,31 @@ def test_no_window_whose_traces_every_launch_would_bear(monkeypatch, cuda, given
     assert probe._wanted(50)  # somebody asked for it
     assert [(kind, fields["operation"]) for kind, fields in facts] == [("fallback", "windows")] * (not wanted)
     assert started(monkeypatch, cuda, given, "deep")[0]._wanted(30)
+
+
+@pytest.mark.parametrize("level", ["standard", "deep"])
+@pytest.mark.parametrize(("early", "given"), [(True, None), (False, "1"), (False, None)])
+def test_beside_graphs_only_where_the_profiler_never_stayed_attached(monkeypatch, level, early, given):
+    probe, _ = started(monkeypatch, "13.0", given, level, graphs=True)
+    if early:  # as where the process was started by us
+        monkeypatch.delenv("TEARDOWN_CUPTI")
+        kineto.let_go()
+    asked = early or given == "1"
+    assert probe._wanted(50) is asked
+    assert probe._wanted(30) is (asked and level == "deep")
+
+
+def test_graphs_are_known_by_their_capture_and_by_their_memory(monkeypatch):
+    monkeypatch.setattr(surroundings._Made, "graph", False)
+    monkeypatch.setattr(surroundings, "_cuda_ready", lambda: True)
+    pools = [{"segment_pool_id": (0, 0)}]
+    monkeypatch.setattr(surroundings.torch.cuda, "memory_snapshot", lambda: pools)
+    assert not surroundings.graphs()
+    pools.append({"segment_pool_id": (0, 1)})
+    assert surroundings.graphs()
+    pools.pop()
+    surroundings.graph_is_made()
+    assert surroundings.graphs()
 
 
 def test_somebody_else_may_decide_later_that_the_profiler_stays(monkeypatch):

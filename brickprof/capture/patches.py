@@ -24,6 +24,7 @@ from torch.utils.data import dataloader
 
 from brickprof.capture import hub
 from brickprof.capture.desk import desk
+from brickprof.capture.surroundings import graph_is_made
 from brickprof.capture.taps import arguments, collectives, losses, pruning, states, tables
 from brickprof.capture.undressed import WhileCompiling, is_ours, undressed
 from brickprof.capture.vigil import Norms
@@ -590,6 +591,7 @@ def _patch_graphs() -> None:
         """What was noted is dealt with before: no work of ours may get into the graph, nor be held in its memory."""
 
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            graph_is_made()
             hub.settle()
             return original(self, *args, **kwargs)
 

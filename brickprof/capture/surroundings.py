@@ -48,6 +48,22 @@ def static_outputs() -> bool:
     return trees is not None and bool(getattr(trees.local, "tree_manager_containers", True))
 
 
+class _Made:
+    graph = False
+
+
+def graph_is_made() -> None:
+    _Made.graph = True
+
+
+def graphs() -> bool:
+    """Whether this process holds a graph of a device, as far as one can tell: one whose capture was seen, or memory in
+    a pool of its own. Takes milliseconds where there is much memory."""
+    if _Made.graph or static_outputs():
+        return True
+    return _cuda_ready() and any(tuple(each["segment_pool_id"]) != (0, 0) for each in torch.cuda.memory_snapshot())
+
+
 def compiled_frames() -> int:
     """How much torch.compile has had to do in this process, functions that nobody was told of included."""
     dynamo = sys.modules.get("torch._dynamo.utils")

@@ -9,7 +9,8 @@ There is one profiler in a process: nothing is begun while somebody else's is on
 
 CUPTI, which it sees the device through, stays attached to the process once it was used, and every launch takes a third
 longer from then on (13.0 us where it took 9.6, H200), unless the profiler is told to take it down. That has to hold
-from before its first use to the end: taken down at times only, it breaks graphs of the device.
+from before its first use to the end: where it stayed attached once, and is taken down later, graphs that the process
+holds may fail when they are replayed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import profiler
 
+from brickprof.capture.surroundings import graphs
 from brickprof.clock import now
 
 _SAY_LITTLE = "9"
@@ -44,11 +46,23 @@ class Ran(NamedTuple):
     bytes: int
 
 
-def let_go() -> None:
-    """Has torch's profiler take CUPTI down whenever it has ended, unless somebody has decided about that before."""
+class _Told:
+    late = False
+    """Whether the profiler may have been used before it was told."""
+
+
+def let_go(*, late: bool = False) -> None:
+    """Has torch's profiler take CUPTI down whenever it has ended, unless somebody has decided about that before.
+    ``late``: others have had the time to use it."""
     version = torch.version.cuda
-    if version is not None and _numbers(version) >= _SAFE_FROM:
-        os.environ.setdefault(_TAKE_DOWN, "1")
+    if version is not None and _numbers(version) >= _SAFE_FROM and _TAKE_DOWN not in os.environ:
+        os.environ[_TAKE_DOWN] = "1"
+        _Told.late = late
+
+
+def safe(*, asked: bool) -> bool:
+    """Whether a window harms no graph of a device; where nobody ``asked`` for it there is none beside graphs at all."""
+    return not ((_Told.late or not asked) and graphs())
 
 
 def lets_go() -> bool:
