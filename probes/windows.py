@@ -6,8 +6,8 @@ or for level deep. Leaves: a kernel span for every kernel of the step,
 inside the block that launched it, a transfer span for every copy, and a ``window`` event: how many there were, what
 they took, how much of the step the device was busy. What brickprof itself launched meanwhile is left out.
 
-Where the profiler would stay attached to the device, and beside graphs of it (see ``taps.kineto``), there are only those
-that somebody asked for.
+Where the profiler would stay attached to the device, and beside graphs of it (see ``taps.kineto``), there are only
+those that somebody asked for.
 """
 
 from __future__ import annotations
