@@ -25,7 +25,7 @@ from brickprof.bricks import Brick, Kind
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
-from brickprof.capture.taps.kineto import Ran, Window, let_go, lets_go, safe
+from brickprof.capture.taps.kineto import Ran, Window, lets_go
 from brickprof.capture.trace import PHASE
 
 _EXPECTED_S = 0.15
@@ -59,7 +59,6 @@ class WindowsProbe(Probe):
         self._cost = _EXPECTED_S
         self._off = self._told = False
         self._seen = 0
-        let_go(late=True)
 
     def step_begin(self, step: int) -> None:
         if self._window is not None:
@@ -78,37 +77,33 @@ class WindowsProbe(Probe):
         level, budget = session.settings.level, session.cadence.budget
         share = (_SHARE if self._spent else _FIRST_SHARE) * budget
         if step in session.cadence.planned:
-            return (self._spent == 0 or self._affordable(share)) and self._harmless(asked=True)
+            return self._spent == 0 or self._affordable(share)
         if step < _SETTLED[level]:
             return False
         if level == "deep":
-            return (self._spent == 0 or self._affordable(_DEEP)) and self._harmless(asked=True)
-        return self._affordable(share) and self._harmless(asked=False)
+            return self._spent == 0 or self._affordable(_DEEP)
+        return self._affordable(share) and self._harmless()
 
     def _affordable(self, share: float) -> bool:
         """Whether another one is within ``share`` of the time so far."""
         return self._spent + self._cost <= share * (time.monotonic() - self._began)
 
-    def _harmless(self, *, asked: bool) -> bool:
-        """Whether nothing breaks, and, where nobody asked, nothing stays behind that would slow down every launch."""
-        if not safe(asked=asked):
-            reason = "the script has CUDA graphs, which may fail once the profiler has looked at them and left"
-        elif not asked and not lets_go():
-            reason = "TEARDOWN_CUPTI is not 1: once the profiler was used, every launch would take a third longer"
-        else:
+    def _harmless(self) -> bool:
+        """Whether nothing stays behind that would slow down every launch from then on."""
+        if lets_go():
             return True
         if not self._told:
             self._told = True
-            fields = {
-                "operation": "windows",
-                "reason": reason,
-                "instead": "kernels of Triton alone (or --deep-at STEP)",
-            }
-            self.session.fact("fallback", fields, always=True)
+            reason = (
+                "every launch would take a third longer once the profiler was used, for it cannot be taken down here "
+                "(CUDA graphs, a CUDA before 12.6, or TEARDOWN_CUPTI=0)"
+            )
+            instead = "kernels of Triton alone (or --deep-at STEP)"
+            self.session.fact("fallback", {"operation": "windows", "reason": reason, "instead": instead}, always=True)
         return False
 
     def _open(self, step: int) -> None:
-        start, window = time.monotonic(), Window()
+        start, window = time.monotonic(), Window(leaves=self.session.settings.level != "deep")
         try:
             opened = window.begin()
         except Exception:

@@ -108,7 +108,7 @@ def test_a_window_is_opened_once_the_step_is_settled_and_it_fits_the_budget(monk
     session = SimpleNamespace(cadence=cadence, settings=SimpleNamespace(level=level), on=SimpleNamespace(spans=True))
     monkeypatch.setattr(windows.torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(windows, "hands_off", lambda: False)
-    monkeypatch.setattr(windows, "safe", lambda *, asked: True)
+    monkeypatch.setattr(windows, "lets_go", lambda: True)
     probe = windows.WindowsProbe(session)
     probe._spent, probe._began = spent, probe._began - (10 if level == "deep" else 160 if spent else 16)
     probe._cost = 0.1 if level == "deep" or spent else probe._cost
@@ -123,12 +123,7 @@ def started(monkeypatch, cuda, given=None, level="standard", *, graphs=False):
         cadence=cadence, settings=SimpleNamespace(level=level), on=SimpleNamespace(spans=True),
         fact=lambda kind, fields, **_: facts.append((kind, fields)),
     )  # fmt: skip
-    monkeypatch.setenv("TEARDOWN_CUPTI", given or "")
-    if given is None:
-        monkeypatch.delenv("TEARDOWN_CUPTI")
-    monkeypatch.setattr(kineto.torch.version, "cuda", cuda)
-    monkeypatch.setattr(kineto._Told, "late", False)
-    monkeypatch.setattr(kineto, "graphs", lambda: graphs)
+    environment(monkeypatch, cuda, given, graphs=graphs)
     monkeypatch.setattr(windows.torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(windows, "hands_off", lambda: False)
     probe = windows.WindowsProbe(session)
@@ -136,30 +131,69 @@ def started(monkeypatch, cuda, given=None, level="standard", *, graphs=False):
     return probe, facts
 
 
+def environment(monkeypatch, cuda, given, *, graphs=False):
+    monkeypatch.setenv("TEARDOWN_CUPTI", given or "")
+    if given is None:
+        monkeypatch.delenv("TEARDOWN_CUPTI")
+    monkeypatch.setattr(kineto.torch.version, "cuda", cuda)
+    monkeypatch.setattr(kineto, "graphs", lambda: graphs)
+
+
 @pytest.mark.parametrize(
-    ("cuda", "given", "after", "wanted"),
-    [("13.0", None, "1", True), ("12.6", None, "1", True), ("12.4", None, None, False), ("13.0", "0", "0", False),
-     ("12.4", "1", "1", True), (None, None, None, True)],
+    ("cuda", "given", "graphs", "wanted"),
+    [("13.0", None, False, True), ("12.6", None, False, True), ("12.4", None, False, False),
+     ("13.0", "0", False, False),
+     ("12.4", "1", False, True), (None, None, False, True), ("13.0", None, True, False), ("13.0", "1", True, False)],
 )  # fmt: skip
-def test_no_window_whose_traces_every_launch_would_bear(monkeypatch, cuda, given, after, wanted):
-    probe, facts = started(monkeypatch, cuda, given)
-    assert os.environ.get("TEARDOWN_CUPTI") == after
+def test_no_window_whose_traces_every_launch_would_bear(monkeypatch, cuda, given, graphs, wanted):
+    probe, facts = started(monkeypatch, cuda, given, graphs=graphs)
     assert [probe._wanted(step) for step in (30, 31)] == [wanted] * 2
     assert probe._wanted(50)  # somebody asked for it
     assert [(kind, fields["operation"]) for kind, fields in facts] == [("fallback", "windows")] * (not wanted)
-    assert started(monkeypatch, cuda, given, "deep")[0]._wanted(30)
+    assert started(monkeypatch, cuda, given, "deep", graphs=graphs)[0]._wanted(30)
 
 
-@pytest.mark.parametrize("level", ["standard", "deep"])
-@pytest.mark.parametrize(("early", "given"), [(True, None), (False, "1"), (False, None)])
-def test_beside_graphs_only_where_the_profiler_never_stayed_attached(monkeypatch, level, early, given):
-    probe, _ = started(monkeypatch, "13.0", given, level, graphs=True)
-    if early:  # as where the process was started by us
-        monkeypatch.delenv("TEARDOWN_CUPTI")
-        kineto.let_go()
-    asked = early or given == "1"
-    assert probe._wanted(50) is asked
-    assert probe._wanted(30) is (asked and level == "deep")
+class Profiler:
+    """Plays torch's: what it finds in the environment when it begins and when it ends."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.told = []
+        monkeypatch.setattr(kineto.torch._C._autograd, "_profiler_enabled", lambda: False)
+        monkeypatch.setattr(kineto.torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(kineto.profiler, "profile", lambda **_: self)
+        monkeypatch.setattr(kineto.torch._C._autograd, "_disable_profiler", self.end)
+
+    def _prepare_trace(self):
+        self.told.append(os.environ.get("TEARDOWN_CUPTI"))
+
+    def _start_trace(self):
+        pass
+
+    def end(self):
+        self.told.append(os.environ.get("TEARDOWN_CUPTI"))
+        return SimpleNamespace(events=list)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "cuda", "given", "graphs", "told"),
+    [(True, "13.0", None, False, "1"), (False, "13.0", None, False, None), (True, "12.4", None, False, None),
+     (True, "13.0", None, True, None), (True, "13.0", "0", False, "0"), (False, "13.0", "1", True, "1")],
+)  # fmt: skip
+def test_the_profiler_is_told_to_let_go_around_a_window_alone(monkeypatch, leaves, cuda, given, graphs, told):
+    environment(monkeypatch, cuda, given, graphs=graphs)
+    played, window = Profiler(monkeypatch), kineto.Window(leaves=leaves)
+    assert window.begin() and os.environ.get("TEARDOWN_CUPTI") == given
+    assert window.end() == [] and os.environ.get("TEARDOWN_CUPTI") == given
+    assert played.told == [told, told]
+
+
+def test_a_graph_that_was_made_inside_a_window_is_not_left_without_the_profiler(monkeypatch):
+    environment(monkeypatch, "13.0", None)
+    played, window = Profiler(monkeypatch), kineto.Window(leaves=True)
+    window.begin()
+    monkeypatch.setattr(kineto, "graphs", lambda: True)
+    window.end()
+    assert played.told == ["1", None]
 
 
 def test_graphs_are_known_by_their_capture_and_by_their_memory(monkeypatch):
@@ -175,16 +209,9 @@ def test_graphs_are_known_by_their_capture_and_by_their_memory(monkeypatch):
     assert surroundings.graphs()
 
 
-def test_somebody_else_may_decide_later_that_the_profiler_stays(monkeypatch):
-    probe, facts = started(monkeypatch, "13.0")
-    assert probe._wanted(30)
-    monkeypatch.setenv("TEARDOWN_CUPTI", "0")
-    assert not probe._wanted(31) and len(facts) == 1
-
-
 @pytest.mark.parametrize(("level", "start"), [("standard", 1), ("deep", 0)])
 def test_the_first_window_is_on_the_account_of_the_start(monkeypatch, level, start):
-    monkeypatch.setattr(windows, "Window", lambda: SimpleNamespace(begin=lambda: True, end=lambda: []))
+    monkeypatch.setattr(windows, "Window", lambda *, leaves: SimpleNamespace(begin=lambda: True, end=lambda: []))
     probe, _ = started(monkeypatch, None, level=level)
     session, charged, corrected = probe.session, [], []
     session.charge_start, session.correct = charged.append, corrected.append
@@ -208,6 +235,6 @@ def test_the_environment_is_as_it_was(monkeypatch, given):
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
     if given:
         monkeypatch.setenv("KINETO_LOG_LEVEL", given)
-    with kineto._without_its_log():
+    with kineto._environment({"KINETO_LOG_LEVEL": "9"}):
         assert os.environ["KINETO_LOG_LEVEL"] == (given or "9")
     assert os.environ.get("KINETO_LOG_LEVEL") == given

@@ -49,10 +49,6 @@ class Armed:
             hub.remember(self._session)
             hub.set_factory(self._session)
             patches.install()
-            if self.settings.level != "light":
-                from brickprof.capture.taps import kineto
-
-                kineto.let_go()
 
     def _session(self) -> Session | None:
         from brickprof.capture.claim import claim

@@ -8,9 +8,9 @@ that is wanted.
 There is one profiler in a process: nothing is begun while somebody else's is on.
 
 CUPTI, which it sees the device through, stays attached to the process once it was used, and every launch takes a third
-longer from then on (13.0 us where it took 9.6, H200), unless the profiler is told to take it down. That has to hold
-from before its first use to the end: where it stayed attached once, and is taken down later, graphs that the process
-holds may fail when they are replayed.
+longer from then on (13.0 us where it took 9.6, H200). The profiler takes it down if it is told so, from before a window
+until behind it. Graphs of the device may fail when they are replayed after that (in every second run that was tried):
+beside them it is never told so.
 """
 
 from __future__ import annotations
@@ -46,28 +46,13 @@ class Ran(NamedTuple):
     bytes: int
 
 
-class _Told:
-    late = False
-    """Whether the profiler may have been used before it was told."""
-
-
-def let_go(*, late: bool = False) -> None:
-    """Has torch's profiler take CUPTI down whenever it has ended, unless somebody has decided about that before.
-    ``late``: others have had the time to use it."""
-    version = torch.version.cuda
-    if version is not None and _numbers(version) >= _SAFE_FROM and _TAKE_DOWN not in os.environ:
-        os.environ[_TAKE_DOWN] = "1"
-        _Told.late = late
-
-
-def safe(*, asked: bool) -> bool:
-    """Whether a window harms no graph of a device; where nobody ``asked`` for it there is none beside graphs at all."""
-    return not ((_Told.late or not asked) and graphs())
-
-
 def lets_go() -> bool:
-    """Whether a launch takes after a window what it took before."""
-    return torch.version.cuda is None or os.environ.get(_TAKE_DOWN) == "1"
+    """Whether the profiler can leave the device after a window as it was before, and nothing breaks by that."""
+    given, version = os.environ.get(_TAKE_DOWN), torch.version.cuda
+    if version is None:
+        return True
+    told = given == "1" or (given is None and _numbers(version) >= _SAFE_FROM)
+    return told and not graphs()
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -75,11 +60,12 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 class Window:
-    """One look through the profiler."""
+    """One look through the profiler. ``leaves``: it is to let go of the device afterwards, if it can."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, leaves: bool = False) -> None:
         self._profile: Any = None
         self._shift = 0
+        self._variables = {"KINETO_LOG_LEVEL": _SAY_LITTLE} | ({_TAKE_DOWN: "1"} if leaves and lets_go() else {})
 
     def begin(self) -> bool:
         """False where the profiler is in use, or has no eyes for the device."""
@@ -87,7 +73,7 @@ class Window:
             return False
         self._shift = now() - time.time_ns()
         profile = profiler.profile(use_cpu=False, use_device="cuda", use_kineto=True)
-        with _without_its_log():
+        with _environment(self._variables):
             profile._prepare_trace()
             profile._start_trace()
         self._profile = profile
@@ -98,22 +84,24 @@ class Window:
         if self._profile is None:
             return []
         self._profile = None
-        results = torch._C._autograd._disable_profiler()
+        if _TAKE_DOWN in self._variables and graphs():
+            del self._variables[_TAKE_DOWN]  # made since it was begun
+        with _environment(self._variables):
+            results = torch._C._autograd._disable_profiler()
         return found(results.events(), self._shift)
 
 
 @contextlib.contextmanager
-def _without_its_log() -> Iterator[None]:
-    """The profiler says on stderr that it begins, which is the script's; it reads how much to say when it is first
-    begun."""
-    if "KINETO_LOG_LEVEL" in os.environ:
-        yield
-        return
-    os.environ["KINETO_LOG_LEVEL"] = _SAY_LITTLE
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """With these, as far as nobody has set them: the profiler reads there how much to say on stderr, which is the
+    script's, when it is first begun, and whether to let go of the device, when it begins and when it ends."""
+    missing = variables.keys() - os.environ.keys()
+    os.environ.update({name: variables[name] for name in missing})
     try:
         yield
     finally:
-        os.environ.pop("KINETO_LOG_LEVEL", None)
+        for name in missing:
+            os.environ.pop(name, None)
 
 
 def found(events: Iterable[Any], shift: int = 0) -> list[Ran]:
