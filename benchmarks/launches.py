@@ -60,7 +60,8 @@ def main() -> None:
         print(json.dumps(measure(leaves=sys.argv[1] == "leaves")))
         return
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; microseconds a launch")
-    print(f"{'the profiler':20} {'before':>8}" + "".join(f"{f'window {n + 1}':>10}" for n in range(WINDOWS)) + "   ratio")
+    heads = "".join(f"{f'window {number + 1}':>10}" for number in range(WINDOWS))
+    print(f"{'the profiler':20} {'before':>8}{heads}   ratio")
     for how in ("stays", "leaves", "stays", "leaves"):
         done = subprocess.run([sys.executable, __file__, how], capture_output=True, text=True, check=True)
         before, *after = json.loads(done.stdout)
