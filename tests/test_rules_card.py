@@ -417,6 +417,21 @@ def test_counted_operations_are_used_where_there_is_no_estimate_or_they_are_all(
     assert mfu(Story.of(few.run())).how == "estimated"
 
 
+def test_operations_behind_the_loss_are_used_where_nothing_is_hidden():
+    def made(whole, losses=1):
+        found = tokens(OnCard(**BIG), 8, 1024)
+        for step in (1, 2, 3):
+            found.at("operations", step, 0.1, forward=10**12, backward=2 * 10**12, products=9, unknown=[], whole=whole)
+        for step in range(found.steps if losses > 1 else 0):
+            for micro in range(1, losses):
+                found.at("loss", step, (step + 0.5 + micro / 100) * 0.1, value=1.0, micro=micro)
+        return mfu(Story.of(found.run()))
+
+    assert made(whole=True).how == "counted" and made(whole=True).tflops == pytest.approx(30.0, rel=0.01)
+    assert made(whole=True, losses=4).tflops == pytest.approx(120.0, rel=0.01)
+    assert made(whole=False).how == "estimated"
+
+
 def test_where_it_is_not_known_it_says_why():
     made = OnCard(**BIG)
     found = mfu(Story.of(made.run()))

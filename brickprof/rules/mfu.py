@@ -1,13 +1,15 @@
 """Model FLOP utilisation: the arithmetic of a step over what the card could have done in its time.
 
-Enters: operations counted by kernels, or parameters and tokens; the time of a step; the card's name. Leaves: an
-``Mfu`` that says which of the two it is:
+Enters: operations counted in the graph behind a loss, or by kernels, or parameters and tokens; the time of a step; the
+card's name. Leaves: an ``Mfu`` that says which it is:
 
-    counted     the sum over the kernel bricks that say how many operations they make: a lower bound
+    counted     matrix products, convolutions and attention behind the loss, forward and backward, where nothing behind
+                it hides what it does; or the sum over the kernel bricks that say how many operations they make: a lower
+                bound
     estimated   6 x parameters x tokens of a step, for a model of tokens that trains all its parameters; attention's
                 own products are not in it, a table of embeddings is
 
-and, where neither is known, why not.
+and, where none is known, why not.
 """
 
 from __future__ import annotations
@@ -72,6 +74,9 @@ def _against(card: str, rate: float, how: str, why: str, kind: str) -> Mfu:
 
 def operations(story: Story, rank: int) -> tuple[float | None, str, str]:
     """Operations of a step, how they are known, and what that leaves out."""
+    behind = _behind_the_loss(story, rank)
+    if behind is not None:
+        return behind, "counted", "what no gradient flows through, or is computed again, is not counted"
     by_step = [flops for step, flops in story.flops(rank).items() if step > 0]
     counted = float(np.median(by_step)) if by_step else None
     guess, why = estimate(story, rank)
@@ -80,6 +85,20 @@ def operations(story: Story, rank: int) -> tuple[float | None, str, str]:
     if guess is None:
         return None, "", why
     return guess, "estimated", why
+
+
+def _behind_the_loss(story: Story, rank: int) -> float | None:
+    """What the graph says, of all backwards of a step; None where a part of it is hidden."""
+    looks = [event.fields for event in story.events("operations", rank)]
+    if not looks or not all(fields.get("whole") is True for fields in looks):
+        return None
+    total = _usual([whole(fields.get("forward")) + whole(fields.get("backward")) for fields in looks])
+    return None if total is None else float(total) * _backwards(story, rank)
+
+
+def _backwards(story: Story, rank: int) -> int:
+    """In a step."""
+    return _usual(list(Counter(event.step for event in story.events("loss", rank)).values())) or 1
 
 
 def estimate(story: Story, rank: int) -> tuple[float | None, str]:
@@ -102,8 +121,7 @@ def tokens_of_step(story: Story, rank: int) -> int | None:
     tokens = wired or (fed if fed and scored and 0.9 * fed <= scored <= fed else None)
     if tokens is None:
         return None
-    micros = Counter(event.step for event in story.events("loss", rank))
-    return tokens * (_usual(list(micros.values())) or 1)
+    return tokens * _backwards(story, rank)
 
 
 def _tokens(shape: Any) -> int | None:
