@@ -14,11 +14,13 @@ import argparse
 import json
 import platform
 import random
+import signal
 import statistics
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -28,7 +30,8 @@ from workers import ROOT, Block, Variant, Worker, kept_to
 
 sys.path.insert(0, str(ROOT))  # the table of costs is read with brickprof's own Run
 
-LEVELS = ("light", "standard", "deep")
+DEEP = "deep"
+LEVELS = ("light", "standard", DEEP)
 PEERS = {"detect_anomaly": "anomaly", "torch.profiler": "profiler", "block hooks with .item()": "hooks"}
 CUDA_PEERS = {"CSAN (torch.cuda._sanitizer)": "streams"}
 CPU_CASES = ("host-bound", "medium")
@@ -43,6 +46,8 @@ BLOCK_SECONDS = 0.3
 CUDA_BLOCK_SECONDS = 2.0
 """About as long as what brickprof does once in a while there: it works off 0.8 s of steps together, at level light up
 to 3 s, and a pause of the others' blocks ends that early, which no training on its own has."""
+DEAR_BLOCK_SECONDS, DEAR_WARM_UP_SECONDS = 0.2, 5.0
+"""Of level deep, and of the peers on CUDA: what is done in every step, and takes many times as long, shows in a few."""
 CUDA_CORES = 4
 """Room for the thread that trains, autograd's, the driver's and the one that writes."""
 WARM_UP_STEPS = 280
@@ -50,6 +55,10 @@ WARM_UP_STEPS = 280
 WARM_UP_SECONDS = 60.0
 CASE_SECONDS = 150
 FEWEST_ROUNDS = 12
+
+
+ending = threading.Event()
+"""Somebody wants the benchmark to end."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +136,8 @@ def quiet(ours: Replicas, *plain: Replicas) -> float:
 
 def quarter(blocks: list[Block]) -> float:
     """The time that a quarter of the blocks stay below."""
+    if len(blocks) == 1:
+        return blocks[0].wall
     return statistics.quantiles([block.wall for block in blocks], n=4)[0]
 
 
@@ -161,6 +172,8 @@ def measure(
             taken[i].append(of_worker)
         result = result_of(case, variants, steps, probes, taken)
         tell(result)
+        if ending.is_set():
+            break
     return result
 
 
@@ -220,6 +233,8 @@ def alternate(workers: list[Worker], steps: int, rounds: int, tick: Callable[[],
         for i in order:
             blocks[i].append(workers[i].run(steps))
         tick()
+        if ending.is_set():
+            break
     return blocks
 
 
@@ -236,12 +251,22 @@ def costs(out: Path) -> dict[str, float]:
 
 
 def groups(args: argparse.Namespace, case: str) -> list[list[Variant]]:
-    """Levels together, peers apart: a GPU does not hold them all at once."""
-    levels = [Variant(level, level=level) for level in args.levels]
+    """Levels together, level deep and the peers apart: a GPU does not hold them all at once, and a block that is long
+    enough for the others takes those a minute."""
+    levels = [Variant(level, level=level) for level in args.levels if level != DEEP]
+    deep = [Variant(level, level=level) for level in args.levels if level == DEEP]
     known = PEERS | (CUDA_PEERS if case in CUDA_CASES else {})
     peers = [Variant(name, peer=peer) for name, peer in known.items()]
     with_peers = case in CUDA_CASES if args.peers is None else args.peers
-    return [group for group in (levels, peers if with_peers else []) if group]
+    return [group for group in (levels, deep, peers if with_peers else []) if group]
+
+
+def for_group(length: Length, case: str, variants: list[Variant]) -> Length:
+    """Short blocks for what is dear, unless somebody has said how long they are."""
+    dear = case in CUDA_CASES and not any(variant.level and variant.level != DEEP for variant in variants)
+    if not dear or length.block is not None:
+        return length
+    return replace(length, block=DEAR_BLOCK_SECONDS, warm_up=min(length.warm_up, DEAR_WARM_UP_SECONDS))
 
 
 def machine() -> dict[str, str]:
@@ -330,6 +355,7 @@ def main() -> None:
         parser.error(f"unknown level {', '.join(sorted(unknown))}; levels: {', '.join(LEVELS)}")
     args.levels = tuple(filter(None, args.levels))
 
+    signal.signal(signal.SIGTERM, end)
     rounds, replicas = args.rounds or (10 if args.quick else 60), max(1, args.replicas)
     length = Length(rounds, args.seconds, args.warm_up, replicas, args.block)
     cases = args.case or (("host-bound",) if args.quick else default_cases())
@@ -340,6 +366,8 @@ def main() -> None:
     ):
         for case in cases:
             for number, variants in enumerate(groups(args, case)):
+                if ending.is_set():
+                    break
                 folder = Path(args.keep or scratch) / f"{case}{number}"
 
                 cores = args.cores if args.cores is not None else CUDA_CORES if case in CUDA_CASES else 0
@@ -352,13 +380,20 @@ def main() -> None:
                         so_far.cores = kept
                         save(args.json, [*results, so_far])
 
-                    results.append(measure(case, variants, length, folder, progress, tell))
+                    results.append(measure(case, variants, for_group(length, case, variants), folder, progress, tell))
 
     console = Console(width=max(Console().width, 130))
     console.print(" · ".join(f"{name} {value}" for name, value in machine().items()))
     console.print(ratio_table(results))
     console.print(cost_table(results))
     save(args.json, results)
+
+
+def end(*_: object) -> None:
+    """The round that is under way is the last; what is known so far is told. Asked twice, it ends at once."""
+    if ending.is_set():
+        raise KeyboardInterrupt
+    ending.set()
 
 
 def save(path: Path | None, results: list[Result]) -> None:

@@ -101,6 +101,7 @@ class Worker:
                 stdout=log,
                 stderr=log,
                 env=os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": "0"},
+                start_new_session=True,  # they end with the stream, and not with whoever is told to end
             )
 
     def _accept(self, listener: socket.socket) -> socket.socket:
