@@ -416,3 +416,37 @@ def test_a_users_kernel_is_a_brick_and_ours_is_one_only_once(runtime, tmp_path):
     names = run.spans[(run.spans.kind == "kernel") & (run.spans.step == told[-1].step)].brick.astype(str)
     assert sorted(names) == ["rmsnorm.forward", "theirs"]
     assert runtime.launch_enter_hook.calls == []
+
+
+def test_a_wait_that_asks_for_nothing_is_counted_with_its_line(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(device))
+    monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda self: waited.append("event"), raising=False)
+    event = object.__new__(torch.cuda.Event)
+    reads.watch()
+    try:
+        for _ in range(3):
+            torch.cuda.synchronize("cuda:1")
+        torch.cuda.Event.synchronize(event)
+    finally:
+        found = reads.unwatch()
+    assert waited == ["cuda:1"] * 3 + ["event"]
+    assert sorted((read.kind, tally.count, tally.device) for read, tally in found.items()) == [
+        ("synchronize", 1, 1), ("synchronize", 3, 3),
+    ]  # fmt: skip
+    assert all("test_transfers.py:" in read.site and tally.ns > 0 for read, tally in found.items())
+    torch.cuda.synchronize()
+    assert len(waited) == 5 and reads.unwatch() == found
+
+
+def test_who_waits_in_vain_gets_the_error_that_there_is(monkeypatch):
+    def refuses(device=None):
+        raise RuntimeError("no device")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", refuses)
+    reads.watch()
+    try:
+        with pytest.raises(RuntimeError, match="no device"):
+            torch.cuda.synchronize()
+    finally:
+        assert reads.unwatch() == {}

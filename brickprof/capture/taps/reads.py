@@ -1,5 +1,5 @@
 """Values that the host asks for: ``.item()``, ``bool(t)``, ``.tolist()``, ``print(t)``, ``nonzero``, and how long it
-waits for them.
+waits for them; and where it waits for a device without asking for any (``torch.cuda.synchronize()``).
 
 Enters: ``watch`` and ``unwatch``, around a step that is sampled; ``told`` for reads that are seen elsewhere (a copy to
 the host, an index by a mask). Leaves: reads by the user's line and by kind, with the time that each took. Only then
@@ -27,6 +27,7 @@ _SIZED = (
     "is_nonzero",
 )  # fmt: skip
 """Functions whose result has a size, or is a decision, that the host learns from the values."""
+_WAITS = (torch.cuda, torch.accelerator, torch.cuda.Stream, torch.cuda.Event)
 _KINDS = {"__repr__": "print"}
 _active = threading.local()
 _compiling = torch.compiler.is_compiling
@@ -99,6 +100,25 @@ def _counted(original: Any, name: str) -> Any:
     return call
 
 
+def _waiting(original: Any, _name: str) -> Any:
+    """A function that waits for a device, a stream or an event."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not _swap.on or _compiling() or getattr(_active, "on", False):
+            return original(*args, **kwargs)
+        _active.on, start = True, now()
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            _active.on = False
+        with contextlib.suppress(Exception):
+            if (asked := sites.asked(sys._getframe(1))) is not None:
+                told("synchronize", *asked, ns=now() - start)
+        return result
+
+    return call
+
+
 def _timed(original: Any, args: Any, kwargs: Any, kind: str, frame: FrameType) -> Any:
     _active.on, start = True, now()
     try:
@@ -134,4 +154,5 @@ def _look_around(read: Read, frame: FrameType) -> None:
 _swap = Swap([
     (torch.Tensor, (*_NUMBERS, *_SIZED, "where", "__repr__"), _counted),
     (torch, (*_SIZED, "where"), _counted),
+    *((owner, ("synchronize",), _waiting) for owner in _WAITS),
 ])  # fmt: skip
