@@ -56,6 +56,8 @@ def title(brick: Brick, phase: str, *, qualified: bool = False) -> str:
         return name
     if brick.kind is Kind.TRANSFER:
         return f"{name} transfer"
+    if brick.kind is Kind.HOST_SYNC:
+        return f"{name} sync"
     if phase == "forward" and (brick.path or qualified):
         return name
     return phase if phase in (name, "forward") else f"{name} {phase}"

@@ -170,7 +170,7 @@ DECLARED = "brick.budget_declared"
 """The attribute beside it, where somebody declared that budget."""
 ROLES = ("grad_local", "grad", "weight", "update", "activation", "input", "loss")
 PHASES = (
-    "run", "step", "forward", "backward", "optimizer", "loader", "eval", "recompute", "transfer", "user",
+    "run", "step", "forward", "backward", "optimizer", "loader", "eval", "recompute", "transfer", "user", "sync",
 )  # fmt: skip
 
 HISTOGRAM_BINS = 24

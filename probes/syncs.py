@@ -1,18 +1,27 @@
-"""Host reads: how often, where, and for how long the script waits for a tensor's value.
+"""Host reads: how often, where, and for how long the script waits for a tensor's value, or for a device.
 
-Enters: sampled steps. Leaves: a ``syncs`` event for each: on a device every such read waits for it.
+Enters: sampled steps. Leaves: a ``syncs`` event for each: on a device every such read waits for it, and each of those
+is a host sync brick in whatever is open.
 """
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 from typing import Any
 
+from brickprof.bricks import Brick, Kind
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import compiled_frames
 from brickprof.capture.taps import reads
+from brickprof.capture.trace import PHASE
 
 _MOST_SITES = 16
+_MOST_SPANS = 256
+"""Of one step; the rest is counted."""
+_counter = time.perf_counter_ns
 
 
 class SyncsProbe(Probe):
@@ -26,16 +35,31 @@ class SyncsProbe(Probe):
         self._counting = False
         self._compiled = False
         self._frames = compiled_frames()
+        self._spans = 0
 
     def step_begin(self, step: int) -> None:
         if self.session.on.full and not (self._compiled or compiled_frames() > self._frames):
-            reads.watch()
-            self._counting = True
+            reads.watch(self._waited)
+            self._counting, self._spans = True, 0
 
     def step_end(self, step: int) -> None:
         if self._counting:
             self._counting = False
             self.session.fact("syncs", _fields(reads.unwatch()), step=step, wanted=True)
+
+    def _waited(self, kind: str, site: str, start: int, end: int) -> None:
+        session = self.session
+        if not session.on.spans or threading.get_ident() != session.thread or self._spans >= _MOST_SPANS:
+            return
+        called = _counter()
+        self._spans += 1
+        trace, brick = session.trace, session.journal.brick(Brick(Kind.HOST_SYNC, kind))
+        row = (
+            trace.new_id(), trace.parent(), brick, PHASE["sync"], trace.step, trace.micro, start, end, None, None,
+            json.dumps({"site": site}) if site else None,
+        )  # fmt: skip
+        trace.write(row, None)
+        session.charge(self.name, _counter() - called)
 
     def compiling(self, module: Any) -> None:
         """A wrapped method would be traced into the graph."""

@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 import brickprof
+from brickprof.bricks import Brick, Kind, title
 from brickprof.capture import copies, sites
 from brickprof.capture.taps import copying, indexing, reads, triton_launches
 from brickprof.capture.taps.swap import Swap
 from brickprof.probes import transfers
+from brickprof.run.step_budget import step_budget
 
 DEVICE = torch.float64
 
@@ -450,3 +453,25 @@ def test_who_waits_in_vain_gets_the_error_that_there_is(monkeypatch):
             torch.cuda.synchronize()
     finally:
         assert reads.unwatch() == {}
+
+
+def test_a_wait_for_the_device_is_a_brick_of_its_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: time.sleep(0.02))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with brickprof.attach(model, optimizer, out=tmp_path, overhead="100%") as bp:
+        for _ in range(6):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            torch.cuda.synchronize()
+            optimizer.step()
+    run = brickprof.load(bp.folder)
+    waits = run.spans[run.spans["kind"] == "host_sync"]
+    steps = run.spans[run.spans["phase"] == "step"].set_index("step")
+    assert len(waits) >= 3 and set(waits["phase"]) == {"sync"} and set(waits["brick"]) == {"synchronize"}
+    for wait in waits.itertuples():
+        assert "test_transfers.py:" in str(wait.attributes) and wait.end_ns - wait.start_ns >= 15e6
+        assert steps.loc[wait.step].start_ns <= wait.start_ns <= wait.end_ns <= steps.loc[wait.step].end_ns
+    shares = step_budget(run.spans)["host"]
+    assert shares["sync"] > 0.3 and shares["idle"] < 0.3
+    assert title(Brick(Kind.HOST_SYNC, "item"), "sync") == "item sync"

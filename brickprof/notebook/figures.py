@@ -30,7 +30,7 @@ _BAD, _GREY = "#d1343f", "#9a9a9a"
 _COLOURS = ("#3f83c8", "#e08a1e", "#2b9348", "#8b5fbf", "#c2588b", "#0f9aa0", "#8a6d3b", "#6b7280")
 _PHASES = {
     "forward": "#3f83c8", "backward": "#e08a1e", "optimizer": "#2b9348", "loader": "#8b5fbf", "transfer": "#c2588b",
-    "eval": "#0f9aa0", "recompute": "#8a6d3b", "user": "#6b7280",
+    "eval": "#0f9aa0", "recompute": "#8a6d3b", "user": "#6b7280", "sync": "#b0413e",
 }  # fmt: skip
 _UNITS = {"seconds a step": "seconds", "learning rate": "learning rate", "scale": "loss scale"}
 _MOST_FINDINGS, _MOST_CROSSES = 8, 2_000

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 IDLE, LOOKING = "idle", "brickprof"
 _LATEST = 32
 _WIDTH = 60
-_ORDER = ("loader", "transfer", "forward", "recompute", "eval", "backward", "optimizer", "user")
+_ORDER = ("loader", "transfer", "sync", "forward", "recompute", "eval", "backward", "optimizer", "user")
 _LETTERS = {
     "loader": "L", "transfer": "T", "forward": "F", "recompute": "R", "eval": "E", "backward": "B", "optimizer": "O",
-    "user": "U",
+    "user": "U", "sync": "W",
 }  # fmt: skip
 Interval = tuple[int, int]
 

@@ -14,7 +14,8 @@ from brickprof.reports.page.parts import told
 KEYS = '<span class="keys">Drag to zoom, double-click to go back; arrow keys move when it has the focus.</span>'
 _READOUT = '<p class="readout" aria-live="polite"></p>'
 _WORDS = {
-    "loader": "waiting for data", "transfer": "copies", "forward": "forward", "recompute": "recomputed activations",
+    "loader": "waiting for data", "transfer": "copies", "sync": "waiting for the device", "forward": "forward",
+    "recompute": "recomputed activations",
     "eval": "evaluation", "backward": "backward", "optimizer": "optimizer", "user": "the script's own code",
     "brickprof": "brickprof, in timed steps only", "idle": "idle: nobody's",
 }  # fmt: skip

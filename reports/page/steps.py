@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MOST_STEPS, MOST_BRICKS = 48, 3_000
 PARTS = (
-    "loader", "transfer", "forward", "recompute", "eval", "backward", "optimizer", "user", LOOKING, IDLE,
+    "loader", "transfer", "sync", "forward", "recompute", "eval", "backward", "optimizer", "user", LOOKING, IDLE,
 )  # fmt: skip
 """What a moment of a step can belong to, in the order in which it is shown."""
 _DRAWN = ("step", *PARTS)

@@ -2,7 +2,8 @@
 waits for them; and where it waits for a device without asking for any (``torch.cuda.synchronize()``).
 
 Enters: ``watch`` and ``unwatch``, around a step that is sampled; ``told`` for reads that are seen elsewhere (a copy to
-the host, an index by a mask). Leaves: reads by the user's line and by kind, with the time that each took. Only then
+the host, an index by a mask). Leaves: reads by the user's line and by kind, with the time that each took; and those of
+a device, one by one, to whoever watches, less copies, which are bricks already. Only then
 are these functions replaced; never once something was compiled, and our own reads do not count. A number on the host
 is a read too (the same line would wait on a device); what only has a size that depends on values is one on a device.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -57,11 +59,17 @@ own = Tally()
 """What torch read of a device for itself: a scaler, a check."""
 
 
-def watch() -> None:
+Heard = Callable[[str, str, int, int], None]
+"""Told of a wait for a device: its kind, the user's line, when it began and when it was over."""
+_heard: Heard | None = None
+
+
+def watch(heard: Heard | None = None) -> None:
     """From now on reads are counted."""
-    global own
+    global own, _heard
     found.clear()
     own = Tally()
+    _heard = heard
     _swap.put()
 
 
@@ -113,7 +121,7 @@ def _waiting(original: Any, _name: str) -> Any:
             _active.on = False
         with contextlib.suppress(Exception):
             if (asked := sites.asked(sys._getframe(1))) is not None:
-                told("synchronize", *asked, ns=now() - start)
+                _waited("synchronize", asked, start, now())
         return result
 
     return call
@@ -126,12 +134,18 @@ def _timed(original: Any, args: Any, kwargs: Any, kind: str, frame: FrameType) -
     finally:
         _active.on = False
     with contextlib.suppress(Exception):
-        _count(args[0] if args else kwargs["input"], kind, now() - start, frame)
+        _count(args[0] if args else kwargs["input"], kind, start, now(), frame)
     return result
 
 
-def _count(given: torch.Tensor, kind: str, ns: int, frame: FrameType) -> None:
-    on_host, whole = copies.place(given) == copies.HOST, given.dim() > 0
+def _waited(kind: str, asked: tuple[str, bool], start: int, end: int, *, whole: bool = False) -> None:
+    told(kind, *asked, ns=end - start, whole=whole)
+    if _heard is not None:
+        _heard(kind, asked[0], start, end)
+
+
+def _count(given: torch.Tensor, kind: str, start: int, end: int, frame: FrameType) -> None:
+    ns, on_host, whole = end - start, copies.place(given) == copies.HOST, given.dim() > 0
     if on_host:  # torch itself reads many of those: only what the user's own line asks for
         if sites.users(frame.f_code.co_filename):
             told(kind, site := sites.line(frame), True, ns=ns, on_host=True, whole=whole)
@@ -139,7 +153,7 @@ def _count(given: torch.Tensor, kind: str, ns: int, frame: FrameType) -> None:
         return
     asked = sites.asked(frame)
     if asked is not None:
-        told(kind, *asked, ns=ns, whole=whole)
+        _waited(kind, asked, start, end, whole=whole)
         _look_around(Read(asked[0], kind), frame)
 
 
