@@ -21,7 +21,7 @@ def measure(*, leaves: bool) -> list[float]:
     """Medians: before, and after each window."""
     import torch
 
-    from brickprof.capture.taps.kineto import Window
+    from brickprof.capture.taps.kineto import Window, restore
 
     value = torch.ones(64, device="cuda")
 
@@ -46,6 +46,7 @@ def measure(*, leaves: bool) -> list[float]:
         assert window.end(), "the window has seen nothing"
         value.add_(1)  # what comes next takes it down
         time.sleep(0.3)
+        restore()
         found.append(launches())
     return found
 

@@ -143,6 +143,8 @@ class GradientsProbe(Probe):
         """Gradients on a device are about to be clipped, or applied by an optimizer. What a scaler has unscaled is
         judged when it is applied: the step that an overflow would have made is not made."""
         if not clipping:
+            if getattr(of, "found_inf", None) is not None:
+                return  # a fused optimizer unscales by itself, and leaves out what has overflowed
             if self._vigil.wants(of):
                 self._vigil.take(owned(of))
         elif self._unscaled != self.session.step:
@@ -171,8 +173,9 @@ class GradientsProbe(Probe):
         found: Whose | None = names.found
         return found
 
-    def _broken(self, step: int, names: Names, norms: list[float]) -> None:
-        """The norm of all gradients of a step was not finite, and these are the norms of each."""
+    def _broken(self, step: int, names: Names, norms: list[float], *, clipped: bool = True) -> None:
+        """The norm of all gradients of a step was not finite, and these are the norms of each, before a clip or, not
+        ``clipped``, before the update."""
         of = self._whose(names)
         if of is None or len(of.entries) != len(norms):
             self.session.readback.dropped += 1  # the model is gone, and nobody had asked for its names
@@ -188,7 +191,7 @@ class GradientsProbe(Probe):
             None if broken else math.sqrt(sum(norm * norm for norm in norms))
         )  # none of them too large, but all of them
         zero = [number for number, norm in zip(numbers, norms, strict=True) if norm == 0]
-        moment = _Moment("clip", step, 0, None, [])
+        moment = _Moment("clip" if clipped else "step", step, 0, None, [])
         self._record(moment, len(norms), l2, None, numbers[at], broken, zero, learn=True, largest=norms[at])
 
     def _kept(self, step: int, names: Names, table: Any) -> None:

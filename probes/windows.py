@@ -25,7 +25,7 @@ from brickprof.bricks import Brick, Kind
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
-from brickprof.capture.taps.kineto import Ran, Window, lets_go
+from brickprof.capture.taps.kineto import Ran, Window, in_use, restore, ways
 from brickprof.capture.trace import PHASE
 
 _EXPECTED_S = 0.15
@@ -36,6 +36,8 @@ _SETTLED = {"standard": 20, "deep": 3}
 """The first steps compile and allocate; a window on them would show that."""
 _DEEP = 0.05
 """Of the time, at level deep, which has no budget."""
+_LETS_GO_WITHIN = 4
+"""Steps behind a window in which the profiler lets go of the device."""
 _MOST_ROWS = 4096
 _MOST_NAMES = 24
 _DIRECTIONS = {"HtoD": "H2D", "DtoH": "D2H", "DtoD": "D2D", "PtoP": "D2D"}
@@ -57,60 +59,75 @@ class WindowsProbe(Probe):
         self._began = time.monotonic()
         self._spent = 0.0
         self._cost = _EXPECTED_S
-        self._off = self._told = False
+        self._off = self._told = self._asked = False
         self._seen = 0
+        self._until = 0
+        """The step in which the environment is put back after a window; 0 where it is as it was."""
 
     def step_begin(self, step: int) -> None:
         if self._window is not None:
             if step > self._step + 1:
                 self._close()
+                self._until = step + _LETS_GO_WITHIN
             else:
                 self.session.trace.kept = self.session.looks = None
             return
-        if self._wanted(step):
-            self._open(step)
+        if self._until and step >= self._until:
+            self._until = 0
+            restore()
+        way = self._wanted(step)
+        if way is not None:
+            self._open(step, leaves=way)
 
-    def _wanted(self, step: int) -> bool:
+    def _wanted(self, step: int) -> bool | None:
+        """None where no window is wanted; else whether the profiler is to let go of the device after it."""
         session = self.session
-        if self._off or not session.on.spans or not torch.cuda.is_initialized() or hands_off():
-            return False
+        if self._off or not session.on.spans or not torch.cuda.is_initialized() or hands_off() or in_use():
+            return None
         level, budget = session.settings.level, session.cadence.budget
-        share = (_SHARE if self._spent else _FIRST_SHARE) * budget
-        if step in session.cadence.planned:
-            return self._spent == 0 or self._affordable(share)
-        if step < _SETTLED[level]:
-            return False
-        if level == "deep":
-            return self._spent == 0 or self._affordable(_DEEP)
-        return self._affordable(share) and self._harmless()
+        share, asked = (_SHARE if self._seen else _FIRST_SHARE) * budget, step in session.cadence.planned
+        if asked:
+            due = not self._asked or self._affordable(share)
+        elif step < _SETTLED[level]:
+            due = False
+        elif level == "deep":
+            due = self._spent == 0 or self._affordable(_DEEP)
+        else:
+            due = self._affordable(share)
+        return self._way(asked=asked or level == "deep") if due else None
 
     def _affordable(self, share: float) -> bool:
         """Whether another one is within ``share`` of the time so far."""
         return self._spent + self._cost <= share * (time.monotonic() - self._began)
 
-    def _harmless(self) -> bool:
-        """Whether nothing stays behind that would slow down every launch from then on."""
-        if lets_go():
+    def _way(self, *, asked: bool) -> bool | None:
+        """Where nobody ``asked``, nothing stays behind that would slow down every launch from then on. At level deep,
+        where windows follow soon upon each other, the profiler stays."""
+        found = ways()
+        if found.leaves and self.session.settings.level != "deep":
             return True
+        if asked and found.stays:
+            return False
         if not self._told:
             self._told = True
             reason = (
                 "every launch would take a third longer once the profiler was used, for it cannot be taken down here "
                 "(CUDA graphs, a CUDA before 12.6, or TEARDOWN_CUPTI=0)"
             )
-            instead = "kernels of Triton alone (or --deep-at STEP)"
+            instead = "kernels of Triton alone" + ("" if asked or not found.stays else " (or --deep-at STEP)")
             self.session.fact("fallback", {"operation": "windows", "reason": reason, "instead": instead}, always=True)
-        return False
+        return None
 
-    def _open(self, step: int) -> None:
-        start, window = time.monotonic(), Window(leaves=self.session.settings.level != "deep")
+    def _open(self, step: int, *, leaves: bool) -> None:
+        start, window = time.monotonic(), Window(leaves=leaves)
         try:
             opened = window.begin()
         except Exception:
             self._off = True
             raise
-        self._pay(start)
         if opened:
+            self._pay(start)
+            self._asked |= step in self.session.cadence.planned
             self._window, self._step = window, step
             self._look_at_nothing_else()
             self._spans = self.session.trace.kept = []
@@ -123,26 +140,30 @@ class WindowsProbe(Probe):
         session.on = replace(session.on, full=False, guard=False, blocks=False, deep=False)
         session.dispatch.begin(session.on)
 
-    def _close(self) -> None:
+    def _close(self, *, last: bool = False) -> None:
         start, window = time.monotonic(), self._window
         self._window = self.session.trace.kept = self.session.looks = None
-        if window is not None:
-            self._write(window.end())
-        self._cost = self._pay(start)
+        ran = window.end(last=last) if window is not None else []
+        if ran:  # or somebody else has taken the profiler
+            self._write(ran)
+        self._cost = self._pay(start, booked=not last)
         self._seen += 1
 
-    def _pay(self, start: float) -> float:
+    def _pay(self, start: float, *, booked: bool = True) -> float:
+        """``booked``: the session has taken the time itself."""
         spent = time.monotonic() - start
         self._spent += spent
         if not self._seen and self.session.settings.level != "deep":
             # Once in a run: no measure of what follows.
-            self.session.correct(-int(spent * 1e9))
+            if booked:
+                self.session.correct(-int(spent * 1e9))
             self.session.charge_start(int(spent * 1e9))
         return max(spent, 0.01)
 
     def close(self) -> None:
         if self._window is not None:
-            self._close()
+            self._close(last=True)
+        restore()
 
     # -- what ran
 

@@ -116,17 +116,30 @@ def test_products_that_were_made_in_less_than_float32(blocks, nan, cause):
 
 
 @pytest.mark.parametrize(
-    ("nan", "largest", "cause"),
-    [(0, 4e5, "fp16-overflow"), (None, 4e5, "invalid-op"), (0, 3e18, "invalid-op"), (0, None, "invalid-op")],
-    ids=["infinite norms", "a norm that is nan", "squares beyond float32", "no finite norm"],
-)
-def test_products_that_were_made_in_less_than_float32_by_their_norms(nan, largest, cause):
+    ("nan", "largest", "biases", "cause"),
+    [(0, 4e5, "finite", "fp16-overflow"), (None, 4e5, "finite", "invalid-op"), (0, 3e18, "finite", "invalid-op"),
+     (0, None, "finite", "invalid-op"), (0, 0.0, "finite", "invalid-op"), (0, 4e5, "none", "invalid-op"),
+     (0, 4e5, "infinite", "invalid-op"), (0, 4e5, "not named", "invalid-op")],
+    ids=["infinite norms", "a norm that is nan", "squares beyond float32", "no finite norm", "nothing but zeros",
+         "no biases", "biases too", "more than are named"],
+)  # fmt: skip
+def test_products_that_were_made_in_less_than_float32_by_their_norms(nan, largest, biases, cause):
     made = Made()
+    if biases != "none":
+        for number, block in enumerate(("body", "head"), 100):
+            told = {"shape": [8], "dtype": "float32", "trainable": True}
+            made.event(
+                "tensor", 0, id=number, name=f"{block}.bias", model=made.model, brick=made.numbers[block], **told
+            )
     made.healthy(5)
     made.forward(5)
     made.event("loss", 5, value=1e6, micro=0, dtype="float32", grad_fn="DivBackward0")
     told = {} if largest is None else {"largest": largest}
-    made.broken("grad", 5, "body", "head", nan=nan, inf=None, point="clip", tensors=3, l2=None, **told)
+    event = made.broken("grad", 5, "body", "head", nan=nan, inf=None, point="clip", tensors=5, l2=None, **told)
+    if biases == "not named":
+        event.fields["broken"] = 4
+    if biases == "infinite":
+        event.fields["nonfinite"].extend({"tensor": number, "nan": 0, "inf": None} for number in (100, 101))
     made.event("optimizer", 5, optimizer=0, lr=[1e-3], count=6)
     made.event("loss", 6, value=NAN)
     assert found(made).root_cause == cause

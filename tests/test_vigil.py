@@ -43,8 +43,7 @@ class Fused:
     def settled(self, purpose):
         return False
 
-    def coming(self, values):
-        return False
+    coming = False
 
     def device_ns(self, purpose):
         return self.device
@@ -61,7 +60,8 @@ class Compiling(Fused):
         self.left -= 1
         return super().timed_table(purpose, values) if self.left < 0 else None
 
-    def coming(self, values):
+    @property
+    def coming(self):
         return self.left >= 0
 
 
@@ -143,7 +143,9 @@ def test_until_the_kernel_is_compiled_norms_judge_every_step(clips):
         over,
         lambda step, names, table: tables.append(step),
         normal=lambda steps, totals: told.append((steps, totals)),
-        broken=lambda step, names, norms: told.append((step, list(map(id, names.parameters())), norms)),
+        broken=lambda step, names, norms, *, clipped: told.append(
+            (step, list(map(id, names.parameters())), norms, clipped)
+        ),
     )
     for step in range(5):
         over.step = step
@@ -156,15 +158,15 @@ def test_until_the_kernel_is_compiled_norms_judge_every_step(clips):
         watch.take(given)  # the update of what was clipped
     whole, part = pytest.approx(math.sqrt(12)), pytest.approx(math.sqrt(8))
     assert told[0] == ([0], [whole]) and told[1] == ([1], [whole]) and told[3] == ([3], [part])
-    step, names, norms = told[2]
-    assert step == 2 and names == list(map(id, given))
+    step, names, norms, clipped = told[2]
+    assert clipped is clips and step == 2 and names == list(map(id, given))
     assert norms[0] == norms[2] == 2 and math.isnan(norms[1])
     assert len(over.started) == 4 and all(spent > 0 for spent in over.started)
     assert tables == [4]
 
 
 def test_norms_in_place_of_the_kernel_come_to_an_end(monkeypatch):
-    monkeypatch.setattr(module, "_MOST_MEANWHILE_NS", 1)
+    monkeypatch.setitem(module._MOST_MEANWHILE_NS, "standard", 1)
     over, told = session(), []
     over.fused = Compiling(100)
     watch = vigil(over, lambda *_: None, normal=lambda steps, totals: told.extend(steps))
@@ -173,6 +175,31 @@ def test_norms_in_place_of_the_kernel_come_to_an_end(monkeypatch):
         over.step = step
         watch.take(given)
     assert told == [0]
+
+
+def test_norms_that_cannot_be_taken_are_not_tried_again(monkeypatch):
+    asked = []
+
+    def refuses(values):
+        asked.append(len(values))
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(module.tensors, "l2_norms", refuses)
+    over = session()
+    over.fused = Compiling(100)
+    kept(over, parameters(), 6)
+    assert asked == [3] and over.started == []
+
+
+def test_of_gradients_of_several_types_a_clip_has_the_norms_in_an_order_of_its_own():
+    over, given, told = session(), parameters(), []
+    over.fused = Compiling(100)
+    given[1].data = given[1].data.double()
+    given[1].grad = torch.full((4,), torch.inf, dtype=torch.float64)
+    watch = vigil(over, lambda *_: None, broken=lambda step, names, norms, *, clipped: told.append(norms))
+    each = torch.tensor([torch.inf, 2.0, 2.0])
+    watch.take(given, Norms(each.norm(), each, each.norm()._version))
+    assert told == [[2.0, math.inf, 2.0]]
 
 
 def settled():

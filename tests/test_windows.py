@@ -7,9 +7,10 @@ import os
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from brickprof.bricks import Kind
-from brickprof.capture import surroundings
+from brickprof.capture import patches, surroundings
 from brickprof.capture.taps import kineto
 from brickprof.capture.taps.kineto import Ran
 from brickprof.capture.trace import PHASE
@@ -97,25 +98,15 @@ def test_what_brickprof_launched_is_left_out():
     assert (facts[0]["kernels"], facts[0]["left_out"], facts[0]["busy_ns"]) == (3, 4, 15)
 
 
-@pytest.mark.parametrize(
-    ("level", "step", "spent", "wanted"),
-    [("deep", 1, 0.0, False), ("deep", 3, 0.0, True), ("deep", 9, 0.5, False), ("deep", 9, 0.0001, True),
-     ("standard", 19, 0.0, False), ("standard", 30, 0.0, True), ("standard", 30, 0.2, False),
-     ("standard", 30, 0.05, True), ("deep", 40, 9, False)],
-)  # fmt: skip
-def test_a_window_is_opened_once_the_step_is_settled_and_it_fits_the_budget(monkeypatch, level, step, spent, wanted):
-    cadence = SimpleNamespace(planned=range(0), budget=0.01)
-    session = SimpleNamespace(cadence=cadence, settings=SimpleNamespace(level=level), on=SimpleNamespace(spans=True))
-    monkeypatch.setattr(windows.torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(windows, "hands_off", lambda: False)
-    monkeypatch.setattr(windows, "lets_go", lambda: True)
-    probe = windows.WindowsProbe(session)
-    probe._spent, probe._began = spent, probe._began - (10 if level == "deep" else 160 if spent else 16)
-    probe._cost = 0.1 if level == "deep" or spent else probe._cost
-    assert probe._wanted(step) is wanted
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch):
+    """The state that a process has of its profiler."""
+    monkeypatch.setattr(kineto._Others, "prepared", False)
+    monkeypatch.setattr(kineto.Window, "_open", None)
+    monkeypatch.setattr(kineto.Window, "_before", {})
 
 
-def started(monkeypatch, cuda, given=None, level="standard", *, graphs=False):
+def started(monkeypatch, cuda=None, given=None, level="standard", *, graphs=False):
     """A probe for whose first window it is time, in a process that has that CUDA and that environment."""
     facts = []
     cadence = SimpleNamespace(planned=range(50, 51), budget=0.01)
@@ -132,6 +123,7 @@ def started(monkeypatch, cuda, given=None, level="standard", *, graphs=False):
 
 
 def environment(monkeypatch, cuda, given, *, graphs=False):
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "2")
     monkeypatch.setenv("TEARDOWN_CUPTI", given or "")
     if given is None:
         monkeypatch.delenv("TEARDOWN_CUPTI")
@@ -140,17 +132,47 @@ def environment(monkeypatch, cuda, given, *, graphs=False):
 
 
 @pytest.mark.parametrize(
-    ("cuda", "given", "graphs", "wanted"),
-    [("13.0", None, False, True), ("12.6", None, False, True), ("12.4", None, False, False),
-     ("13.0", "0", False, False),
-     ("12.4", "1", False, True), (None, None, False, True), ("13.0", None, True, False), ("13.0", "1", True, False)],
+    ("level", "step", "spent", "wanted"),
+    [("deep", 1, 0.0, False), ("deep", 3, 0.0, True), ("deep", 9, 0.5, False), ("deep", 9, 0.0001, True),
+     ("standard", 19, 0.0, False), ("standard", 30, 0.0, True), ("standard", 30, 0.2, False),
+     ("standard", 30, 0.05, True), ("deep", 40, 9, False)],
 )  # fmt: skip
-def test_no_window_whose_traces_every_launch_would_bear(monkeypatch, cuda, given, graphs, wanted):
+def test_a_window_is_opened_once_the_step_is_settled_and_it_fits_the_budget(monkeypatch, level, step, spent, wanted):
+    probe, _ = started(monkeypatch, level=level)
+    now = windows.time.monotonic()
+    probe._spent, probe._began = spent, now - (10 if level == "deep" else 160 if spent else 16)
+    probe._seen, probe._cost = int(spent > 0), 0.1 if level == "deep" or spent else probe._cost
+    assert (probe._wanted(step) is not None) is wanted
+
+
+def test_who_asks_for_a_step_has_its_window_though_there_was_one_before(monkeypatch):
+    probe, _ = started(monkeypatch)
+    probe._began, probe._spent, probe._seen = windows.time.monotonic() - 20, 0.15, 1
+    assert probe._wanted(49) is None and probe._wanted(50) is True
+    probe._asked = True
+    assert probe._wanted(50) is None
+
+
+@pytest.mark.parametrize(
+    ("cuda", "given", "graphs", "by_itself", "asked"),
+    [("13.0", None, False, True, True), ("12.6", None, False, True, True), ("12.4", None, False, None, False),
+     ("13.0", "0", False, None, False), ("12.4", "1", False, True, True), (None, None, False, True, True),
+     ("13.0", None, True, None, False), ("13.0", "1", True, None, None), ("13.0", "0", True, None, False)],
+)  # fmt: skip
+def test_no_window_whose_traces_every_launch_would_bear(monkeypatch, cuda, given, graphs, by_itself, asked):
     probe, facts = started(monkeypatch, cuda, given, graphs=graphs)
-    assert [probe._wanted(step) for step in (30, 31)] == [wanted] * 2
-    assert probe._wanted(50)  # somebody asked for it
-    assert [(kind, fields["operation"]) for kind, fields in facts] == [("fallback", "windows")] * (not wanted)
-    assert started(monkeypatch, cuda, given, "deep", graphs=graphs)[0]._wanted(30)
+    assert [probe._wanted(step) for step in (30, 31)] == [by_itself] * 2
+    assert probe._wanted(50) is asked  # whether the profiler lets go after it, if there is one
+    assert [(kind, fields["operation"]) for kind, fields in facts] == [("fallback", "windows")] * (by_itself is None)
+    deep, _ = started(monkeypatch, cuda, given, "deep", graphs=graphs)
+    assert deep._wanted(30) is (None if asked is None else False)
+
+
+def test_none_while_the_profiler_is_somebody_elses(monkeypatch):
+    probe, facts = started(monkeypatch)
+    monkeypatch.setattr(kineto, "graphs", lambda: 1 / 0)  # nothing is asked that takes time
+    kineto._Others.prepared = True
+    assert probe._wanted(30) is None and facts == [] and probe._spent == 0
 
 
 class Profiler:
@@ -158,83 +180,166 @@ class Profiler:
 
     def __init__(self, monkeypatch) -> None:
         self.told = []
+        self.flags = []
         monkeypatch.setattr(kineto.torch._C._autograd, "_profiler_enabled", lambda: False)
         monkeypatch.setattr(kineto.torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(kineto.profiler, "profile", lambda **_: self)
+        monkeypatch.setattr(kineto.profiler, "_is_profiler_enabled", False)
         monkeypatch.setattr(kineto.torch._C._autograd, "_disable_profiler", self.end)
 
-    def _prepare_trace(self):
+    def _look(self):
         self.told.append(os.environ.get("TEARDOWN_CUPTI"))
+
+    def _prepare_trace(self):
+        self._look()
 
     def _start_trace(self):
-        pass
+        kineto.profiler._run_on_profiler_start()
 
     def end(self):
-        self.told.append(os.environ.get("TEARDOWN_CUPTI"))
+        self._look()
         return SimpleNamespace(events=list)
 
 
 @pytest.mark.parametrize(
-    ("leaves", "cuda", "given", "graphs", "told"),
-    [(True, "13.0", None, False, "1"), (False, "13.0", None, False, None), (True, "12.4", None, False, None),
-     (True, "13.0", None, True, None), (True, "13.0", "0", False, "0"), (False, "13.0", "1", True, "1")],
-)  # fmt: skip
-def test_the_profiler_is_told_to_let_go_around_a_window_alone(monkeypatch, leaves, cuda, given, graphs, told):
-    environment(monkeypatch, cuda, given, graphs=graphs)
+    ("leaves", "given", "told"), [(True, None, "1"), (False, None, "0"), (True, "1", "1"), (False, "1", "0")]
+)
+def test_the_profiler_is_told_whether_to_let_go_until_it_has(monkeypatch, leaves, given, told):
+    environment(monkeypatch, "13.0", given)
     played, window = Profiler(monkeypatch), kineto.Window(leaves=leaves)
-    assert window.begin() and os.environ.get("TEARDOWN_CUPTI") == given
-    assert window.end() == [] and os.environ.get("TEARDOWN_CUPTI") == given
-    assert played.told == [told, told]
+    assert window.begin() and kineto.profiler._is_profiler_enabled
+    assert window.end() == [] and not kineto.profiler._is_profiler_enabled
+    assert played.told == [told, told] and os.environ["TEARDOWN_CUPTI"] == told  # a thread of the profiler asks it
+    kineto.restore()
+    assert os.environ.get("TEARDOWN_CUPTI") == given and os.environ["KINETO_LOG_LEVEL"] == "2"
+    assert window.end() == [] and len(played.told) == 2
 
 
-def test_a_graph_that_was_made_inside_a_window_is_not_left_without_the_profiler(monkeypatch):
+def test_a_window_that_cannot_be_opened_leaves_nothing_behind(monkeypatch):
+    environment(monkeypatch, "13.0", None)
+    played, window = Profiler(monkeypatch), kineto.Window(leaves=True)
+
+    def refuses():
+        kineto.profiler._run_on_profiler_start()
+        raise RuntimeError("no")
+
+    played._start_trace = refuses
+    with pytest.raises(RuntimeError, match="no"):
+        window.begin()
+    assert not kineto.profiler._is_profiler_enabled and "TEARDOWN_CUPTI" not in os.environ and not kineto.Window.acts
+    assert window.end() == []
+
+
+@pytest.mark.parametrize("when", ["graph", "last"])
+def test_the_profiler_stays_where_a_graph_was_made_meanwhile_and_at_the_end_of_all(monkeypatch, when):
     environment(monkeypatch, "13.0", None)
     played, window = Profiler(monkeypatch), kineto.Window(leaves=True)
     window.begin()
-    monkeypatch.setattr(kineto, "graphs", lambda: True)
-    window.end()
-    assert played.told == ["1", None]
+    monkeypatch.setattr(kineto, "graphs", lambda: when == "graph")
+    window.end(last=when == "last")
+    assert played.told == ["1", "0"]
 
 
-def test_graphs_are_known_by_their_capture_and_by_their_memory(monkeypatch):
+def test_whoever_takes_the_profiler_has_it_for_himself(monkeypatch):
+    """Also in the steps in which he only warms it up."""
+    environment(monkeypatch, "13.0", None)
+    played = Profiler(monkeypatch)
+    for name in ("_prepare_profiler", "_enable_profiler", "_disable_profiler"):
+        monkeypatch.setattr(kineto.profiler, name, lambda *_, name=name: played.told.append(name))
+
+    def replace(owner, name, make):
+        monkeypatch.setattr(owner, name, make(getattr(owner, name)))
+
+    kineto.install(replace)
+    window = kineto.Window(leaves=True)
+    assert window.begin() and played.told == ["1"]
+    kineto.profiler._prepare_profiler()
+    assert played.told == ["1", "1", "_prepare_profiler"] and "TEARDOWN_CUPTI" not in os.environ
+    assert window.end() == [] and not kineto.Window(leaves=True).begin()
+    kineto.profiler._enable_profiler()
+    assert not kineto.Window(leaves=True).begin()
+    kineto.profiler._disable_profiler()
+    assert kineto.Window(leaves=True).begin()
+
+
+def test_a_schedule_of_the_scripts_is_not_disturbed(request):
+    """torch's profiler itself, which is only prepared in the steps that it warms up in."""
+    if not patches.installed():
+        request.addfinalizer(patches.uninstall)
+        patches.install()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    schedule, seen = torch.profiler.schedule(wait=1, warmup=2, active=1, repeat=2), []
+    with torch.profiler.profile(activities=activities, schedule=schedule, on_trace_ready=seen.append) as profile:
+        for _ in range(10):
+            assert not kineto.in_use() or not kineto.Window().begin()
+            torch.ones(4).sum()
+            seen.append(kineto.in_use())
+            profile.step()
+    used = [each for each in seen if isinstance(each, bool)]
+    assert used == [False, True, True, True] * 2 + [False] * 2
+    assert len(seen) - len(used) == 2
+
+
+@pytest.mark.parametrize(("known", "found"), [({(0, 0)}, False), ({(0, 0), (0, 1)}, True), (None, True)])
+def test_graphs_are_known_by_their_memory(monkeypatch, known, found):
+    asked = []
+
+    def snapshot(include_traces=True):
+        asked.append(include_traces)
+        if known is None:
+            raise RuntimeError("Calling snapshot with backend:cudaMallocAsync is not meaningful")
+        return [{"segment_pool_id": pool} for pool in known]
+
     monkeypatch.setattr(surroundings._Made, "graph", False)
     monkeypatch.setattr(surroundings, "_cuda_ready", lambda: True)
-    pools = [{"segment_pool_id": (0, 0)}]
-    monkeypatch.setattr(surroundings.torch.cuda, "memory_snapshot", lambda: pools)
+    monkeypatch.setattr(surroundings.torch.cuda, "memory_snapshot", snapshot)
+    assert [surroundings.graphs() for _ in range(2)] == [found] * 2
+    assert asked == [False] * (1 if found else 2)  # what is known is not asked again
+
+
+def test_graphs_are_known_by_their_capture(monkeypatch):
+    monkeypatch.setattr(surroundings._Made, "graph", False)
     assert not surroundings.graphs()
-    pools.append({"segment_pool_id": (0, 1)})
-    assert surroundings.graphs()
-    pools.pop()
     surroundings.graph_is_made()
     assert surroundings.graphs()
 
 
 @pytest.mark.parametrize(("level", "start"), [("standard", 1), ("deep", 0)])
 def test_the_first_window_is_on_the_account_of_the_start(monkeypatch, level, start):
-    monkeypatch.setattr(windows, "Window", lambda *, leaves: SimpleNamespace(begin=lambda: True, end=lambda: []))
-    probe, _ = started(monkeypatch, None, level=level)
+    played = SimpleNamespace(begin=lambda: True, end=lambda *, last: [])
+    monkeypatch.setattr(windows, "Window", lambda *, leaves: played)
+    probe, _ = started(monkeypatch, level=level)
     session, charged, corrected = probe.session, [], []
     session.charge_start, session.correct = charged.append, corrected.append
     session.trace, session.looks = SimpleNamespace(kept=None), None
     session.cadence.attend = lambda _step: None
     monkeypatch.setattr(probe, "_look_at_nothing_else", lambda: None)
     for _ in range(2):
-        probe._open(30)
+        probe._open(30, leaves=True)
         probe._close()
     assert len(charged) == 2 * start and all(spent > 0 for spent in charged)
     assert corrected == [-spent for spent in charged]
+    played.begin = lambda: False
+    probe._open(31, leaves=True)
+    assert probe._window is None and len(charged) == 2 * start
+
+
+def test_a_window_that_is_open_at_the_end_is_booked_once(monkeypatch):
+    """Nobody takes the time of what a session does when it is closed."""
+    ends = []
+    played = SimpleNamespace(begin=lambda: True, end=lambda *, last: ends.append(last) or [])
+    monkeypatch.setattr(windows, "Window", lambda *, leaves: played)
+    probe, _ = started(monkeypatch)
+    session, charged, corrected = probe.session, [], []
+    session.charge_start, session.correct = charged.append, corrected.append
+    session.trace, session.looks = SimpleNamespace(kept=None), None
+    session.cadence.attend = lambda _step: None
+    monkeypatch.setattr(probe, "_look_at_nothing_else", lambda: None)
+    probe._open(30, leaves=True)
+    probe.close()
+    assert ends == [True] and len(charged) == 2 and corrected == [-charged[0]]
 
 
 def test_nothing_without_the_step_it_was_opened_for():
     probe = windows.WindowsProbe(SimpleNamespace(journal=None, trace=None))
     probe._write([Ran("k", 0, 0, 1, 0, 0)])  # writes to nobody
-
-
-@pytest.mark.parametrize("given", [None, "2"])
-def test_the_environment_is_as_it_was(monkeypatch, given):
-    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
-    if given:
-        monkeypatch.setenv("KINETO_LOG_LEVEL", given)
-    with kineto._environment({"KINETO_LOG_LEVEL": "9"}):
-        assert os.environ["KINETO_LOG_LEVEL"] == (given or "9")
-    assert os.environ.get("KINETO_LOG_LEVEL") == given

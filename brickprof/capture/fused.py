@@ -72,6 +72,7 @@ class Fused:
         self._ready: dict[tuple[torch.dtype, int], bool] = {}
         self._reason = ""
         self._told = False
+        self._compiling: set[tuple[torch.dtype, int]] = set()
         self._failures: dict[str, int] = {}
         self._made: dict[tuple[str, torch.dtype, int], Any] = {}
         self._lone: dict[str, tuple[int, Any]] = {}
@@ -135,7 +136,8 @@ class Fused:
         if self._failures.get(purpose, 0) >= _MOST_FAILURES:
             return None
         groups = self._groups(values)
-        if groups is None or not all(self._compiled(dtype, values[0].device.index) for dtype in groups):
+        ready = [self._compiled(dtype, values[0].device.index) for dtype in groups or ()]  # all at once, side by side
+        if groups is None or not all(ready):
             return None
         self._lone.pop(purpose, None)
         try:
@@ -178,11 +180,10 @@ class Fused:
         """Whether it is known what a table of ``purpose`` takes the device."""
         return len(self._times.get(purpose, ())) >= _TIMED
 
-    def coming(self, values: Sequence[torch.Tensor]) -> bool:
-        """Whether the kernel that reads ``values`` is being compiled."""
-        return not self._told and any(
-            self._ready.get((value.dtype, value.device.index)) is False for value in values[:1]
-        )
+    @property
+    def coming(self) -> bool:
+        """Whether a kernel is being compiled."""
+        return bool(self._compiling)
 
     def timed_table(self, purpose: str, values: Sequence[torch.Tensor]) -> Table | None:
         """The same; the first few times every launch between two events, which are asked later."""
@@ -210,7 +211,9 @@ class Fused:
         ready = self._ready.get((dtype, device))
         if ready is None:
             self._ready[dtype, device] = False
+            self._compiling.add((dtype, device))
             if not aside.run(self._compile, dtype, device, name="brickprof-compile"):
+                self._compiling.clear()
                 self._lacks("no thread to compile on")
         return bool(ready)
 
@@ -223,6 +226,8 @@ class Fused:
             self._ready[dtype, device] = True
         except Exception as error:  # no triton, no compiler, a card that is too old
             self._lacks(f"{type(error).__name__}: {error}")
+        finally:
+            self._compiling.discard((dtype, device))
 
     def _compile_gather(self, device: int) -> None:
         try:

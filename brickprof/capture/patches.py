@@ -25,7 +25,7 @@ from torch.utils.data import dataloader
 from brickprof.capture import hub
 from brickprof.capture.desk import desk
 from brickprof.capture.surroundings import graph_is_made
-from brickprof.capture.taps import arguments, collectives, losses, pruning, states, tables
+from brickprof.capture.taps import arguments, collectives, kineto, losses, pruning, states, tables
 from brickprof.capture.undressed import WhileCompiling, is_ours, undressed
 from brickprof.capture.vigil import Norms
 
@@ -57,7 +57,7 @@ def install() -> None:
     _patch_compile()
     _patch_graphs()
     _patch_copies()
-    for tap in (losses, states, collectives, pruning, tables, arguments):
+    for tap in (losses, states, collectives, pruning, tables, arguments, kineto):
         tap.install(_replace)
     watch_first_call()
 

@@ -48,6 +48,9 @@ def static_outputs() -> bool:
     return trees is not None and bool(getattr(trees.local, "tree_manager_containers", True))
 
 
+_UNKNOWN = (-1, -1)
+
+
 class _Made:
     graph = False
 
@@ -61,7 +64,20 @@ def graphs() -> bool:
     a pool of its own. Takes milliseconds where there is much memory."""
     if _Made.graph or static_outputs():
         return True
-    return _cuda_ready() and any(tuple(each["segment_pool_id"]) != (0, 0) for each in torch.cuda.memory_snapshot())
+    try:
+        pools = _pools() if _cuda_ready() else set()
+    except Exception:  # an allocator that tells nobody
+        pools = {_UNKNOWN}
+    _Made.graph = bool(pools - {(0, 0)})
+    return _Made.graph
+
+
+def _pools() -> set[tuple[int, ...]]:
+    try:
+        segments = torch.cuda.memory_snapshot(include_traces=False)
+    except TypeError:  # an older torch
+        segments = torch.cuda.memory_snapshot()
+    return {tuple(each["segment_pool_id"]) for each in segments}
 
 
 def compiled_frames() -> int:

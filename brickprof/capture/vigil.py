@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
@@ -55,8 +55,10 @@ _USUAL = 1.25
 """A look takes so many times the quickest one."""
 _MOST_REFUSED = 8
 _MOST_GROUPS = 4
-_MOST_MEANWHILE_NS = 250_000_000
-"""What torch's norms may take, in all, while the kernel is being compiled."""
+_MOST_MEANWHILE_NS = {"light": 50_000_000, "standard": 250_000_000, "deep": 250_000_000}
+"""What torch's norms may take the host, in all, while the kernel is being compiled."""
+_MOST_MEANWHILE = 256
+"""And how often they may be taken."""
 _PLAIN = {torch.Tensor}
 _COLUMNS = 8
 ROWS_EVERY = 4
@@ -171,8 +173,12 @@ Normal = Callable[[list[int], list[float]], None]
 """Steps, and the norm of all gradients of each, which is finite."""
 Usual = Callable[[list[float]], bool]
 """Whether norms are finite, and not larger than one could expect."""
-Broken = Callable[[int, Names, list[float]], None]
-"""The step, the parameters that had a gradient, and the norm of each: not all are finite."""
+
+
+class Broken(Protocol):
+    """Told the step, the parameters that had a gradient, and the norm of each: not all are finite."""
+
+    def __call__(self, step: int, names: Names, norms: list[float], *, clipped: bool = True) -> None: ...
 
 
 def _within(parameters: Sequence[torch.Tensor], seen: frozenset[int]) -> bool:
@@ -205,8 +211,8 @@ class Vigil:
         """By the first parameter and their number."""
         self._passing: deque[int] = deque(maxlen=_RECKON)
         """What tables took the host lately that were sent for in passing."""
-        self._meanwhile_ns = 0
-        """What torch's norms have taken so far."""
+        self._meanwhile_ns = self._meanwhiles = 0
+        """What torch's norms have taken so far, and how often."""
         self._refused = 0
         """How many of them, one after another, came to nothing."""
         self._asked = 0
@@ -311,7 +317,7 @@ class Vigil:
         else:
             if not self._by_norms:
                 self._session.cadence.relieve(False)
-            if self._meanwhile_ns < _MOST_MEANWHILE_NS:
+            if self._session.fused.coming and self._meanwhiles < _MOST_MEANWHILE:
                 self._meanwhile(parameters, norms, start)
 
     def passed(self, step: int, steps: Passed, which: range) -> None:
@@ -342,29 +348,38 @@ class Vigil:
     def _meanwhile(self, parameters: Sequence[torch.Tensor], norms: Norms | None, start: int) -> None:
         """The kernel is being compiled: until it is there torch's norms tell, those of a clip or some of our own."""
         session, step = self._session, self._session.step
-        having = [parameter for parameter in parameters if parameter.grad is not None]
-        values = [tensors.local(parameter.grad) for parameter in having if parameter.grad is not None]
-        if not values or not session.fused.coming(values):
+        self._meanwhiles += 1
+        try:
+            having = [parameter for parameter in parameters if parameter.grad is not None]
+            values = [tensors.local(parameter.grad) for parameter in having if parameter.grad is not None]
+            if not values:
+                return
+            alike = (
+                len({(value.device, value.dtype) for value in values}) == 1
+            )  # or else a clip has an order of its own
+            clipped = norms is not None and alike and norms.each.numel() == len(values)
+            # The script may write over what is its own.
+            each = norms.each.clone() if clipped and norms is not None else tensors.l2_norms(values)
+            names = Names(having)
+            session.readback.read(each, lambda host: self._came_meanwhile(step, names, host, clipped=norms is not None))
+        except Exception:  # no memory left, or gradients of a kind of their own
+            self._meanwhiles = _MOST_MEANWHILE
             return
-        if norms is not None and norms.each.numel() == len(values) and len({value.dtype for value in values}) == 1:
-            each = norms.each.clone()  # the script may write over them
-        else:
-            each = tensors.l2_norms(values)
-        names = Names(having)
-        session.readback.read(each, lambda host: self._came_meanwhile(step, names, host))
         self._covered.append(frozenset(map(id, parameters)))
         spent = _counter() - start
         self._meanwhile_ns += spent
+        if self._meanwhile_ns >= _MOST_MEANWHILE_NS[session.settings.level]:
+            self._meanwhiles = _MOST_MEANWHILE
         session.correct(-spent)
         session.charge_start(spent)
 
-    def _came_meanwhile(self, step: int, names: Names, host: torch.Tensor) -> None:
+    def _came_meanwhile(self, step: int, names: Names, host: torch.Tensor, *, clipped: bool) -> None:
         sizes = host.double()
         total = float(sizes.norm())
         if math.isfinite(total):
             self._normal([step], [total])
         else:
-            self._broken(step, names, sizes.tolist())
+            self._broken(step, names, sizes.tolist(), clipped=clipped)
 
     def _kept(self, step: int, names: Names, host: torch.Tensor) -> None:
         """A table has arrived. What is broken in it waits for norms of a step before it that were broken too: those

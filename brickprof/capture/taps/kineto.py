@@ -5,12 +5,14 @@ stream, when the host launched it), as far as the device had finished them. torc
 it is left; this does not, so the last ones of a window may be missing, and a window is closed a step after the last
 that is wanted.
 
-There is one profiler in a process: nothing is begun while somebody else's is on.
+There is one profiler in a process, and it is the script's: nothing is begun while somebody else has prepared it, and
+whoever prepares it inside a window ends that first.
 
 CUPTI, which it sees the device through, stays attached to the process once it was used, and every launch takes a third
-longer from then on (13.0 us where it took 9.6, H200). The profiler takes it down if it is told so, from before a window
-until behind it. Graphs of the device may fail when they are replayed after that (in every second run that was tried):
-beside them it is never told so.
+longer from then on (13.0 us where it took 9.6, H200), unless TEARDOWN_CUPTI has the profiler take it down. Graphs of
+the device may fail when they are replayed after that (in every second run that was tried): beside them it never does,
+and where the script has decided so itself, beside graphs, there is no window. It is taken down by a thread of the
+profiler, at some call of the script's behind the end of a window: until then the variable has to stay as it is.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch.autograd import profiler
@@ -27,11 +29,12 @@ from torch.autograd import profiler
 from brickprof.capture.surroundings import graphs
 from brickprof.clock import now
 
+_TAKE_DOWN, _LOG = "TEARDOWN_CUPTI", "KINETO_LOG_LEVEL"
 _SAY_LITTLE = "9"
-_TAKE_DOWN = "TEARDOWN_CUPTI"
 _SAFE_FROM = (12, 6)
-"""The first CUDA whose graphs outlive it."""
+"""The first CUDA whose graphs outlive it, by what torch says."""
 _LAUNCHES = ("Launch", "Memcpy", "Memset")
+Replace = Callable[[Any, str, Callable[[Any], Any]], None]
 
 
 class Ran(NamedTuple):
@@ -46,62 +49,155 @@ class Ran(NamedTuple):
     bytes: int
 
 
-def lets_go() -> bool:
-    """Whether the profiler can leave the device after a window as it was before, and nothing breaks by that."""
-    given, version = os.environ.get(_TAKE_DOWN), torch.version.cuda
+class Ways(NamedTuple):
+    """How a window could be opened now."""
+
+    leaves: bool
+    """So that the profiler lets go of the device afterwards."""
+    stays: bool
+    """So that it stays attached, and nothing breaks."""
+
+
+def ways() -> Ways:
+    version, given = torch.version.cuda, os.environ.get(_TAKE_DOWN)
     if version is None:
-        return True
+        return Ways(leaves=True, stays=True)
+    beside = graphs()
     told = given == "1" or (given is None and _numbers(version) >= _SAFE_FROM)
-    return told and not graphs()
+    return Ways(leaves=told and not beside, stays=not (given == "1" and beside))
 
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
+# -- whose it is
+
+
+class _Others:
+    prepared = False
+    """Whether somebody else has the profiler, begun or only prepared."""
+
+
+def install(replace: Replace) -> None:
+    """Has torch's profiler tell when somebody takes it, and when it is given back."""
+
+    def taken(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not Window.acts:
+                _Others.prepared = True
+                with contextlib.suppress(Exception):
+                    Window.give_way()
+            return original(*args, **kwargs)
+
+        return call
+
+    def given_back(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if not Window.acts:
+                    _Others.prepared = False
+
+        return call
+
+    replace(profiler, "_prepare_profiler", taken)
+    replace(profiler, "_enable_profiler", taken)
+    replace(profiler, "_disable_profiler", given_back)
+
+
+def in_use() -> bool:
+    """Whether the profiler is somebody's just now."""
+    return _Others.prepared or bool(torch._C._autograd._profiler_enabled())
+
+
 class Window:
-    """One look through the profiler. ``leaves``: it is to let go of the device afterwards, if it can."""
+    """One look through the profiler. ``leaves``: it is to let go of the device afterwards."""
+
+    acts: ClassVar[bool] = False
+    """Whether what is done with the profiler just now is our doing."""
+    _open: ClassVar[Window | None] = None
+    _before: ClassVar[dict[str, str | None]] = {}
+    """What the variables were that we have changed, where they are still so."""
 
     def __init__(self, *, leaves: bool = False) -> None:
+        self._leaves = leaves
         self._profile: Any = None
         self._shift = 0
-        self._variables = {"KINETO_LOG_LEVEL": _SAY_LITTLE} | ({_TAKE_DOWN: "1"} if leaves and lets_go() else {})
 
     def begin(self) -> bool:
         """False where the profiler is in use, or has no eyes for the device."""
-        if torch._C._autograd._profiler_enabled() or not torch.cuda.is_available():
+        if in_use() or not torch.cuda.is_available():
             return False
         self._shift = now() - time.time_ns()
         profile = profiler.profile(use_cpu=False, use_device="cuda", use_kineto=True)
-        with _environment(self._variables):
-            profile._prepare_trace()
-            profile._start_trace()
-        self._profile = profile
+        _put({_LOG: os.environ.get(_LOG, _SAY_LITTLE), _TAKE_DOWN: "1" if self._leaves else "0"})
+        with _ours():
+            try:
+                profile._prepare_trace()
+                profile._start_trace()
+            except BaseException:
+                _stopped()
+                restore()
+                raise
+        self._profile, Window._open = profile, self
         return True
 
-    def end(self) -> list[Ran]:
-        """What ran. The profiler is off afterwards."""
+    def end(self, *, last: bool = False) -> list[Ran]:
+        """What ran. The profiler is off afterwards; ``restore`` has to follow, some steps later. ``last``: the process
+        may be at its end, and nothing that goes on beside it is begun."""
         if self._profile is None:
             return []
-        self._profile = None
-        if _TAKE_DOWN in self._variables and graphs():
-            del self._variables[_TAKE_DOWN]  # made since it was begun
-        with _environment(self._variables):
-            results = torch._C._autograd._disable_profiler()
+        self._profile = Window._open = None
+        if last or (self._leaves and graphs()):  # made since it was begun
+            os.environ[_TAKE_DOWN] = "0"
+        with _ours():
+            try:
+                results = torch._C._autograd._disable_profiler()
+            finally:
+                _stopped()
         return found(results.events(), self._shift)
+
+    @classmethod
+    def give_way(cls) -> None:
+        """Somebody else is about to take the profiler: what a window has seen so far is lost, and the environment is
+        theirs."""
+        if cls._open is not None:
+            cls._open.end()
+        restore()
 
 
 @contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """With these, as far as nobody has set them: the profiler reads there how much to say on stderr, which is the
-    script's, when it is first begun, and whether to let go of the device, when it begins and when it ends."""
-    missing = variables.keys() - os.environ.keys()
-    os.environ.update({name: variables[name] for name in missing})
+def _ours() -> Iterator[None]:
+    Window.acts = True
     try:
         yield
     finally:
-        for name in missing:
+        Window.acts = False
+
+
+def _stopped() -> None:
+    """torch's own code asks a flag of its own whether a profiler is on, compiled code in every launch."""
+    stop = getattr(profiler, "_run_on_profiler_stop", None)
+    if stop is not None:
+        stop()
+
+
+def _put(variables: dict[str, str]) -> None:
+    for name, value in variables.items():
+        Window._before.setdefault(name, os.environ.get(name))
+        os.environ[name] = value
+
+
+def restore() -> None:
+    """Puts the environment back as it was before a window."""
+    before, Window._before = Window._before, {}
+    for name, value in before.items():
+        if value is None:
             os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def found(events: Iterable[Any], shift: int = 0) -> list[Ran]:

@@ -22,13 +22,13 @@ from brickprof.records import Event
 from brickprof.rules import wording
 from brickprof.rules.causality import Anomaly, Stage
 from brickprof.rules.handling import declared_bound
-from brickprof.rules.names import number, whole
+from brickprof.rules.names import Tensor, number, whole
 
 _SOON = 16
 """Steps until deep capture has begun, also where losses come late from a device."""
 _FP16_MAX = 65504.0
 _LARGE = 1e12
-"""Squares of this are far from the end of float32; a gradient is not so many times another in the same step."""
+"""Norms are smaller in a step whose gradients are of an ordinary size."""
 _OPERATIONS = {
     "log-of-zero": ("log-of-zero", "a logarithm of zero"),
     "log-of-negative": ("invalid-op", "a logarithm of a negative number"),
@@ -194,16 +194,18 @@ def _narrow_products(origin: Anomaly, cause: Hypothesis, violation: Violation, c
     if told is None:
         return False
     spoilt = [item for item in told.fields.get("nonfinite") or () if isinstance(item, dict)]
-    largest = number(told.fields.get("largest"))
-    partly = [item for item in spoilt if _infinite(item, largest)]
+    trained = [tensor for tensor in case.story.names.tensors(origin.rank) if tensor.trainable]
+    fed = _finitely_fed(told, spoilt, trained)
+    partly = [item for item in spoilt if _infinite(item, fed)]
     places = {whole(item.get("tensor")) for item in partly}
-    trained = [tensor.number for tensor in case.story.names.tensors(origin.rank) if tensor.trainable]
-    first = min(trained, default=0)
+    first = min((tensor.number for tensor in trained), default=0)
     whole_behind = len(partly) >= 2 and min(places) > first and whole(told.fields.get("tensors")) > len(partly)
     if len(partly) != len(spoilt) or not whole_behind:
         return False
     counted = all(item.get("inf") is not None for item in partly)
-    found = "are infinite in part and nowhere nan" if counted else "have an infinite norm and no nan"
+    found = (
+        "are infinite in part and nowhere nan" if counted else "have an infinite norm and no nan beside finite biases"
+    )
     what = (
         f"the gradients of {wording.count(len(partly), 'weight')} {found}, those of "
         "layers further back are finite: products that float32 holds were made in float16, which ends at 65,504"
@@ -214,11 +216,22 @@ def _narrow_products(origin: Anomaly, cause: Hypothesis, violation: Violation, c
     return True
 
 
-def _infinite(gradient: dict[str, Any], largest: float | None) -> bool:
-    """Whether it holds infinities and no nan: by a count of them, or by its norm, which is infinite too where squares
-    are beyond float32; none is so large where the ``largest`` finite one beside it is small."""
+def _finitely_fed(told: Event, spoilt: list[dict[str, Any]], trained: list[Tensor]) -> set[int]:
+    """Weights of blocks whose bias has a finite gradient, in a step whose norms alone are known: what came back to
+    them was finite, and of an ordinary size. The gradient of a bias is the sum of that."""
+    largest = number(told.fields.get("largest"))
+    if largest is None or not 0 < largest < _LARGE or whole(told.fields.get("broken")) > len(spoilt):
+        return set()
+    wrong = {whole(item.get("tensor")) for item in spoilt}
+    fine = {tensor.brick for tensor in trained if tensor.name.endswith("bias") and tensor.number not in wrong}
+    return {tensor.number for tensor in trained if tensor.brick in fine}
+
+
+def _infinite(gradient: dict[str, Any], fed: set[int]) -> bool:
+    """Whether it holds infinities and no nan: by a count of them, or, of a weight that was ``fed`` finite values, by
+    its norm. That alone would be infinite too where squares are beyond float32."""
     if gradient.get("inf") is None:
-        return gradient.get("nan") == 0 and largest is not None and largest < _LARGE
+        return gradient.get("nan") == 0 and whole(gradient.get("tensor")) in fed
     return not gradient.get("nan") and 0 < whole(gradient.get("inf")) < whole(gradient.get("numel"))
 
 
