@@ -1,32 +1,48 @@
-"""Operations: how many a step makes, counted from the graph behind a loss.
+"""Operations: how many a step makes, counted from the graphs behind its losses.
 
-Enters: the graph behind a loss, in a few sampled steps. Leaves: an ``operations`` event: multiplications and additions
-of matrix products, convolutions and attention, of the forward and of the backward that follows, and what may make many
-and cannot be counted here: functions of somebody's own, compiled code, recurrent layers of a library.
+Enters: the graph behind a loss, of every backward of a sampled step, fewer and fewer of those. Leaves: an
+``operations`` event for each backward: multiplications and additions of matrix products, convolutions and attention, of
+the forward and of the backward that follows, and what may make many and cannot be counted here: functions of somebody's
+own, compiled code, sparse products, recurrent layers of a library, derivatives of derivatives.
 
 Shapes are read from the graph, and nothing is computed: what a node made, and what it was made from. A product is
-counted once forward and once backward for each of its arguments that has a gradient; what is computed again to save
-memory is not. Attention counts whole, whatever its mask leaves out.
+counted once forward, however many losses of the step come of it, and once backward for each of its arguments that has a
+gradient; what is computed again to save memory is not. Attention counts whole, whatever its mask leaves out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
 import torch
 
-from brickprof.capture import graph
-from brickprof.capture.graph_probe import GraphProbe
+from brickprof.capture import graph, hub
+from brickprof.capture.probe import Probe
+from brickprof.capture.session import Session
+from brickprof.capture.surroundings import hands_off
 
 Shape = tuple[int, ...]
 _MOST_NAMES = 8
+_MOST_LOOKS = 1 << 12
+"""Of the steps that could be counted the first is, the second, fourth, eighth, and so on."""
+_MOST_BACKWARDS = 16
+"""Of one step; where there are more, nobody knows them all."""
 _OPAQUE = (
-    "CudnnRnn", "MiopenRnn", "MkldnnRnn", "ThnnFused", "Fft", "Linalg", "Cdist", "GroupedMm", "ScaledMm",
-    "ScaledGroupedMm", "CppFunction", "Trilinear", "Bilinear",
+    "Addbmm", "Bilinear", "Cdist", "Cholesky", "Conv", "CppFunction", "CudnnAttention", "CudnnConv", "CudnnRnn",
+    "EfficientAttention", "EuclideanDist", "Fft", "FlashAttention", "ForeachMm", "GroupedMm", "Linalg", "Linear",
+    "LstmMps", "Matmul", "MiopenConv", "MiopenDepthwise", "MiopenRnn", "MkldnnConv", "MkldnnLinear", "MkldnnRnn",
+    "MpsConv", "Nnpack", "ScaledGroupedMm", "ScaledMm", "SlowConv", "SparseAddmm", "SparseMmReduce",
+    "SparseSampledAddmm", "SparseSparseMatmul", "ThnnFused", "TriangularSolve", "Trilinear",
 )  # fmt: skip
-"""Operations that may be dear, by how their names begin."""
+"""Operations that may be dear, by how their names begin, where there is no rule for them."""
+_CHEAP = ("LinalgVectorNorm", "LinalgCross")
+_TWICE = ("Conv", "SlowConv", "MpsConv", "Linear", "CudnnRnn", "Cdist")
+"""Whose derivative is a node of its own, and has one in turn. That of other products is made of products."""
+_PYTHONS = torch.autograd.function.BackwardCFunction
+_HARMLESS = frozenset({"BackwardHookFunctionBackward"})
 
 
 class Counted(NamedTuple):
@@ -36,38 +52,93 @@ class Counted(NamedTuple):
     unknown: tuple[str, ...]
 
 
-class OperationsProbe(GraphProbe):
+class OperationsProbe(Probe):
     name = "operations"
+    ways = ("full",)
+    levels = ("standard", "deep")
 
-    def look(self, loss: torch.Tensor, nodes: list[graph.Node]) -> None:
-        found = counted(nodes)
-        whole = 0 < len(nodes) < graph.MOST_NODES and not found.unknown
-        fields = {"forward": found.forward, "backward": found.backward, "products": found.products}
-        self.session.fact("operations", {**fields, "unknown": list(found.unknown), "whole": whole}, wanted=True)
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._step = -1
+        self._full = 0
+        self._met: set[int] = set()
+        """The products of this step so far, each by its number."""
+
+    def backward_begin(self, losses: Sequence[torch.Tensor], upstream: Any) -> None:
+        session = self.session
+        if not session.on.full or hands_off():
+            return
+        if session.step != self._step:
+            self._step = session.step
+            self._full += 1
+            self._met = set()
+        backwards = session.steps.backwards
+        if self._full & (self._full - 1) or self._full > _MOST_LOOKS or backwards > _MOST_BACKWARDS:
+            return
+        start = time.perf_counter_ns()
+        graphs = [graph.nodes(loss) for loss in losses]
+        found = counted([node for nodes in graphs for node in nodes], self._met)
+        whole = all(0 < len(nodes) < graph.MOST_NODES for nodes in graphs) and bool(graphs)
+        fields = {
+            "forward": found.forward, "backward": found.backward, "products": found.products,
+            "unknown": list(found.unknown), "whole": whole and not found.unknown and not hub.in_part,
+            "micro": max(backwards - 1, 0), "devices": len({loss.device for loss in losses} | _devices(graphs)),
+        }  # fmt: skip
+        session.fact("operations", fields, wanted=True)
+        session.spend("full", time.perf_counter_ns() - start)
 
 
-def counted(nodes: list[graph.Node]) -> Counted:
+def _devices(graphs: list[list[graph.Node]]) -> set[torch.device]:
+    found = (graph.device(node.function) for nodes in graphs for node in nodes if node.op in _RULES)
+    return {device for device in found if device is not None}
+
+
+def counted(nodes: list[graph.Node], met: set[int] | None = None) -> Counted:
+    """``met``: the numbers of products that another loss of the step has counted before; these are put to them."""
     forward = backward = products = 0
     unknown: dict[str, None] = {}
+    before = set() if met is None else met
+    own: set[int] = set()
     for node in nodes:
-        rule = _RULES.get(node.op) or (_attention if node.op.startswith("ScaledDotProduct") else None)
+        rule = _rule(node)
         if rule is None:
             if _is_opaque(node):
                 unknown[node.op or node.name] = None
             continue
-        made = rule(node.function)
+        if node.order in own:
+            continue  # two losses of one backward: what is behind both runs backward once
+        made = None if _is_sparse(node.function) else rule(node.function)
         if made is None:
             unknown[node.op] = None
             continue
         operations, arguments = made
-        forward += operations
+        forward += operations * (node.order not in before)
         backward += operations * arguments
         products += 1
+        own.add(node.order)
+    before |= own
     return Counted(forward, backward, products, tuple(unknown)[:_MOST_NAMES])
 
 
+def _rule(node: graph.Node) -> Rule | None:
+    """None for a function of somebody's own that is called like one of torch's, and for a derivative of one."""
+    if isinstance(node.function, _PYTHONS) or "BackwardBackward" in node.name:
+        return None
+    return _RULES.get(node.op) or (_attention if node.op.startswith("ScaledDotProduct") else None)
+
+
 def _is_opaque(node: graph.Node) -> bool:
-    return isinstance(node.function, torch.autograd.function.BackwardCFunction) or node.op.startswith(_OPAQUE)
+    if isinstance(node.function, _PYTHONS):
+        return node.name not in _HARMLESS
+    if "BackwardBackward" in node.name:
+        return node.op.startswith(_TWICE)
+    if node.name == "CopySlices":  # of a product in place, where it has more than a value and a place
+        return len(node.function.next_functions) > 2
+    return node.op.startswith(_OPAQUE) and not node.op.startswith(_CHEAP)
+
+
+def _is_sparse(function: Any) -> bool:
+    return any(tensor.layout is not torch.strided for _, tensor in graph.saved(function))
 
 
 Rule = Callable[[Any], tuple[int, int] | None]

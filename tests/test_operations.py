@@ -113,6 +113,77 @@ def test_attention_counts_whole_and_what_is_computed_again_does_not():
     graph.forget()
 
 
+def test_what_two_losses_have_in_common_runs_forward_once():
+    trunk, first, second = nn.Linear(8, 16), nn.Linear(16, 4), nn.Linear(16, 2)
+    x = torch.randn(10, 8)
+    hidden = trunk(x).relu()
+    losses = first(hidden).sum(), second(hidden).square().sum()
+    parts = 2 * 10 * 8 * 16, 2 * 10 * 16 * 4, 2 * 10 * 16 * 2
+    met = set()
+    one, other = (counted(graph.nodes(loss), met) for loss in losses)
+    assert (one.forward, one.backward) == (parts[0] + parts[1], parts[0] + 2 * parts[1])
+    assert (other.forward, other.backward) == (parts[2], parts[0] + 2 * parts[2])
+    together = counted([node for loss in losses for node in graph.nodes(loss)])
+    assert (together.forward, together.backward) == (sum(parts), parts[0] + 2 * parts[1] + 2 * parts[2])
+    graph.forget()
+
+
+class Linear(torch.autograd.Function):
+    """Called like one of torch's, and no product at all."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+def penalty():
+    convolution, x = nn.Conv2d(3, 4, 3), torch.randn(2, 3, 9, 9, requires_grad=True)
+    (slope,) = torch.autograd.grad(convolution(x).square().sum(), x, create_graph=True)
+    return slope.square().sum()
+
+
+def sparse():
+    return (torch.eye(6).to_sparse() @ nn.Linear(3, 4)(torch.randn(6, 3))).sum()
+
+
+def sparse_rows():
+    return torch.sparse.mm(torch.eye(6).to_sparse(), nn.Linear(3, 4)(torch.randn(6, 3))).sum()
+
+
+def in_place():
+    weight, y = torch.randn(3, 4, requires_grad=True), torch.zeros(2, 5, 4)
+    y[0].addmm_(torch.randn(5, 3), weight)
+    return y.sum()
+
+
+def distances():
+    return torch.cdist(torch.randn(40, 3, requires_grad=True), torch.randn(40, 3)).sum()
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [(penalty, "Convolution"), (sparse, ""), (sparse_rows, "SparseAddmm"), (in_place, "CopySlices"),
+     (distances, "EuclideanDist"), (lambda: Linear.apply(torch.ones(3, requires_grad=True)).sum(), "Linear"),
+     (lambda: torch.addbmm(torch.zeros(2, 2), *torch.randn(2, 3, 2, 2, requires_grad=True)).sum(), "Addbmm")],
+)  # fmt: skip
+def test_what_is_not_known_by_heart_is_not_made_up(made, name):
+    found = counted(graph.nodes(made()))
+    assert found.unknown and (not name or name in found.unknown)
+    graph.forget()
+
+
+def test_what_is_next_to_nothing_hides_nothing():
+    model = nn.Linear(6, 4)
+    model.register_full_backward_hook(lambda *_: None)
+    loss = F.normalize(model(torch.randn(5, 6, requires_grad=True))).sum() + model.weight.norm()
+    assert counted(graph.nodes(loss)) == (240, 480, 1, ())
+    graph.forget()
+
+
 class Own(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -136,6 +207,39 @@ def test_what_cannot_be_counted_is_said():
     found = counted(graph.nodes(Owns()(torch.randn(3, 24)).sum()))
     assert found.unknown == ("Own",) and found.forward == 2 * 3 * 24 * 2
     graph.forget()
+
+
+def told_of(tmp_path, model, train):
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with brickprof.attach(model, out=tmp_path, overhead="100%") as bp:
+        for step in range(6):
+            optimizer.zero_grad()
+            train(step)
+            optimizer.step()
+    return [(event.step, event.fields) for event in Story.of(brickprof.load(bp.folder)).events("operations")]
+
+
+def test_every_backward_of_a_step_is_counted(tmp_path):
+    model, _ = without_bias()
+
+    def train(step):
+        for rows in (1, 4, 4):
+            model(torch.randn(rows, 24)).square().mean().backward()
+
+    told = told_of(tmp_path, model, train)
+    one = 2 * 24 * 40 + 2 * 40 * 8
+    assert {step for step, _ in told} == {0, 1, 3}  # the first, the second, the fourth of all
+    assert [fields["micro"] for _, fields in told] == [0, 1, 2] * 3 and all(
+        fields["devices"] == 1 for _, fields in told
+    )
+    assert [fields["forward"] for _, fields in told] == [one, 4 * one, 4 * one] * 3
+
+
+def test_a_backward_of_some_leaves_only_is_not_known(tmp_path):
+    model, _ = mlp()
+    inputs = list(model[2].parameters())
+    told = told_of(tmp_path, model, lambda step: model(torch.randn(4, 24)).square().mean().backward(inputs=inputs))
+    assert told and not any(fields["whole"] for _, fields in told)
 
 
 @pytest.mark.parametrize(("model", "whole"), [(mlp()[0], True), (Owns(), False)], ids=["torch's", "one's own"])

@@ -418,18 +418,31 @@ def test_counted_operations_are_used_where_there_is_no_estimate_or_they_are_all(
 
 
 def test_operations_behind_the_loss_are_used_where_nothing_is_hidden():
-    def made(whole, losses=1):
+    def made(*, losses=1, counts=(3,), step=lambda step: 1, frozen=False, **told):
         found = tokens(OnCard(**BIG), 8, 1024)
-        for step in (1, 2, 3):
-            found.at("operations", step, 0.1, forward=10**12, backward=2 * 10**12, products=9, unknown=[], whole=whole)
+        for record in found.records if frozen else ():
+            if record.kind == "tensor":
+                record.fields["trainable"] = False
+        for number in (1, 2, 4):
+            for micro, count in enumerate(counts):
+                fields = {"products": 9, "unknown": [], "whole": True, "micro": micro, "devices": 1, **told}
+                count *= 10**12 * step(number)
+                found.at("operations", number, 0.1, forward=count // 3, backward=count - count // 3, **fields)
         for step in range(found.steps if losses > 1 else 0):
             for micro in range(1, losses):
                 found.at("loss", step, (step + 0.5 + micro / 100) * 0.1, value=1.0, micro=micro)
         return mfu(Story.of(found.run()))
 
-    assert made(whole=True).how == "counted" and made(whole=True).tflops == pytest.approx(30.0, rel=0.01)
-    assert made(whole=True, losses=4).tflops == pytest.approx(120.0, rel=0.01)
-    assert made(whole=False).how == "estimated"
+    assert made().how == "counted" and made().tflops == pytest.approx(30.0, rel=0.01)
+    assert made(losses=4).tflops == pytest.approx(120.0, rel=0.01)  # of micro-batches the first alone was counted
+    assert made(losses=4, counts=(1, 3, 3, 3)).tflops == pytest.approx(100.0, rel=0.01)
+    assert made(losses=2, counts=(1, 5)).tflops == pytest.approx(60.0, rel=0.01)  # two models that take turns
+    assert made(losses=4, counts=(1, 5)).how == "estimated"
+    assert made(step=lambda step: step).how == "estimated"  # batches that grow
+    assert made(whole=False).how == "estimated" and made(devices=2).how == "estimated"
+    assert made(frozen=True).how == "at least"
+    beyond = made(counts=(300,))
+    assert beyond.ratio is None and "more than the card can do" in beyond.why
 
 
 def test_where_it_is_not_known_it_says_why():

@@ -140,6 +140,15 @@ def shape(function: Any, place: int = 0) -> tuple[int, ...] | None:
         return None
 
 
+def device(function: Any) -> torch.device | None:
+    """Where what a node made lies."""
+    try:
+        found = function._input_metadata[0].device
+    except (AttributeError, IndexError, RuntimeError):
+        return None
+    return found if isinstance(found, torch.device) else None
+
+
 def made_from(function: Any) -> list[tuple[int, Any, int]]:
     """What a node differentiates: the place of the argument, the node that made it, and which of its results it is."""
     return [(at, each, place) for at, (each, place) in enumerate(function.next_functions) if each is not None]

@@ -28,6 +28,8 @@ every_batch = False
 """Whether batches are looked at in steps that nobody looks at else: where steps are slow, for a while."""
 keeps_graph = False
 """Whether the backward that is looked at leaves its graph, and so its activations, to whoever still holds it."""
+in_part = False
+"""Whether it is one of some leaves only."""
 exhausted = 0
 """The id of what draws the batches of a loader that had none any more when one was last asked for: an epoch is over."""
 _factory: Factory | None = None

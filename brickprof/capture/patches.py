@@ -136,6 +136,7 @@ def _patch_autograd() -> None:
                 finally:
                     session.backward_depth = 0
             hub.keeps_graph = _keeps_graph(args, kwargs)
+            hub.in_part = (args[5] if len(args) > 5 else kwargs.get("inputs")) is not None
             hub.send("backward_begin", losses, upstream)
             ok = False
             try:
