@@ -6,7 +6,9 @@ after each of three, where the profiler lets go of the device and where it stays
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -21,8 +23,10 @@ def measure(*, leaves: bool) -> list[float]:
     """Medians: before, and after each window."""
     import torch
 
-    from brickprof.capture.taps.kineto import Window, restore
+    from brickprof.capture.taps.kineto import Window, restore, ways
 
+    if leaves and not ways().leaves:
+        sys.exit("launches.py: the profiler does not let go of the device with this CUDA")
     value = torch.ones(64, device="cuda")
 
     def launches() -> float:
@@ -39,7 +43,7 @@ def measure(*, leaves: bool) -> list[float]:
     found = [launches()]
     for _ in range(WINDOWS):
         window = Window(leaves=leaves)
-        window.begin()
+        assert window.begin(), "the profiler is in use"
         for _ in range(LAUNCHES):
             value.add_(1)
         torch.cuda.synchronize()
@@ -52,19 +56,24 @@ def measure(*, leaves: bool) -> list[float]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--one", choices=("stays", "leaves"), help="measure this alone, and print it as JSON")
+    one = parser.parse_args().one
     sys.path.insert(0, str(ROOT))
     import torch
 
     if not torch.cuda.is_available():
         sys.exit("launches.py: there is no GPU here")
-    if len(sys.argv) > 1:
-        print(json.dumps(measure(leaves=sys.argv[1] == "leaves")))
+    if one is not None:
+        print(json.dumps(measure(leaves=one == "leaves")))
         return
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; microseconds a launch")
     heads = "".join(f"{f'window {number + 1}':>10}" for number in range(WINDOWS))
     print(f"{'the profiler':20} {'before':>8}{heads}   ratio")
+    given = {name: value for name, value in os.environ.items() if name != "TEARDOWN_CUPTI"}
     for how in ("stays", "leaves", "stays", "leaves"):
-        done = subprocess.run([sys.executable, __file__, how], capture_output=True, text=True, check=True)
+        command = [sys.executable, __file__, "--one", how]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=given)
         before, *after = json.loads(done.stdout)
         rows = "".join(f"{each:10.2f}" for each in after)
         print(f"{how:20} {before:8.2f}{rows}   {statistics.median(after) / before:.2f}")

@@ -19,6 +19,7 @@ import statistics
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -58,7 +59,10 @@ FEWEST_ROUNDS = 12
 
 
 ending = threading.Event()
-"""Somebody wants the benchmark to end."""
+ended_at: list[float] = []
+"""Somebody wants the benchmark to end, and since when."""
+AT_ONCE_SECONDS = 1.0
+"""Whoever ends it may tell the process, and all of its group: that is one wish."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ class Length:
 def warm_up(worker: Worker, most: float) -> None:
     """Past what brickprof looks at more closely; a slow case gets a bounded time for it."""
     done, seconds = 0, 0.0
-    while done < WARM_UP_STEPS and seconds < most:
+    while done < WARM_UP_STEPS and seconds < most and not ending.is_set():
         seconds += worker.run(5).wall
         done += 5
 
@@ -214,8 +218,8 @@ def replica(
             warm_up(worker, length.warm_up)
         block = length.block or (CUDA_BLOCK_SECONDS if case in CUDA_CASES else BLOCK_SECONDS)
         steps = steps or max(1, min(200, round(block * 5 / workers[0].run(5).wall)))
-        one_round = sum(worker.run(steps).wall for worker in workers)
-        rounds = min(length.rounds, max(FEWEST_ROUNDS, round(length.seconds / one_round)))
+        one_round = 0.0 if ending.is_set() else sum(worker.run(steps).wall for worker in workers)
+        rounds = min(length.rounds, max(FEWEST_ROUNDS, round(length.seconds / one_round))) if one_round else 1
         progress.update(task, total=rounds, description=f"{case}: {steps} steps a block")
         blocks = alternate(workers, steps, rounds, lambda: progress.update(task, advance=1))
     finally:
@@ -316,7 +320,7 @@ def cost_table(results: list[Result]) -> Table:
         table.add_column(level, justify="right")
     for result in results:
         everyone = {probe for level in levels for probe in result.costs.get(level, {})}
-        last = result.costs.get(levels[-1], {}) if levels else {}
+        last = next((result.costs[level] for level in reversed(levels) if level in result.costs), {})
         for probe in sorted(everyone, key=lambda name: (-last.get(name, 0.0), name)):
             cells = (result.costs.get(level, {}).get(probe) for level in levels)
             table.add_row(result.case, probe, *("-" if cell is None else f"{cell:.1f}" for cell in cells))
@@ -391,8 +395,10 @@ def main() -> None:
 
 def end(*_: object) -> None:
     """The round that is under way is the last; what is known so far is told. Asked twice, it ends at once."""
-    if ending.is_set():
+    if ending.is_set() and time.monotonic() - ended_at[0] > AT_ONCE_SECONDS:
         raise KeyboardInterrupt
+    if not ending.is_set():
+        ended_at.append(time.monotonic())
     ending.set()
 
 

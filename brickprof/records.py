@@ -93,7 +93,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  site, ns
     syncs        count, device (of tensors on a device), ns (until those were there), sites [[file:line, n, whole
                  tensors, of a device, ns]], kinds [[file:line, item|to|print|nonzero|mask|..., n, ns]], torch [n, ns]
-                 (what torch read of a device for itself), around {file:line: what the loops around it run over}
+                 (what torch read of a device for itself), around {file:line: what the loops around it run over}, waits
+                 [[file:line, synchronize|stream.synchronize|event.synchronize, n, ns]] (that asked for no value)
                                                                    host reads, sampled steps
     transfers    count, bytes, ns (of the host), backwards, device [names], rows [[file:line, H2D|D2H|D2D|pin, n, bytes,
                  pinned, blocking, ns]], home [[file:line, micro-batches, n, bytes]] (to the host, no part of the graph)

@@ -71,7 +71,9 @@ class SyncsProbe(Probe):
         reads.unwatch()
 
 
-def _fields(found: dict[reads.Read, reads.Tally]) -> dict[str, Any]:
+def _fields(told: dict[reads.Read, reads.Tally]) -> dict[str, Any]:
+    found = {read: tally for read, tally in told.items() if read.kind not in reads.WAITS}
+    waits = sorted(((read, told[read]) for read in told.keys() - found.keys()), key=lambda item: -item[1].ns)
     lines: dict[str, list[int]] = {}
     for read, tally in found.items():
         row = lines.setdefault(read.site, [0, 0, 0, 0])
@@ -87,6 +89,8 @@ def _fields(found: dict[reads.Read, reads.Tally]) -> dict[str, Any]:
     }
     if written := {site: reads.around[site] for site, _ in sites if reads.around.get(site)}:
         fields["around"] = written
+    if waits:
+        fields["waits"] = [[read.site, read.kind, tally.count, tally.ns] for read, tally in waits[:_MOST_SITES]]
     if reads.own.count:
         fields["torch"] = [reads.own.count, reads.own.ns]
     return fields

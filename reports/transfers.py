@@ -29,7 +29,8 @@ def _copy(row: dict[str, Any]) -> str:
 
 
 def _read(row: dict[str, Any]) -> str:
-    return _line(row, "", "read, the host waits")
+    waits = row.get("waits_for")
+    return _line(row, "", f"the host waits for {clean(waits, limit=20)}" if waits else "read, the host waits")
 
 
 def _line(row: dict[str, Any], size: str, told: str) -> str:

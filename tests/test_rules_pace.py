@@ -48,14 +48,19 @@ def test_a_loader_that_takes_most_of_the_time_is_found():
     assert violation.detected_step <= 15
 
 
-@pytest.mark.parametrize(("read", "severity"), [(0, Severity.INFO), (1, Severity.WARNING)])
-def test_next_to_a_device_a_wait_proves_something_only_where_each_step_waits_for_it(read, severity):
+@pytest.mark.parametrize(
+    ("read", "waits", "severity"),
+    [(0, "", Severity.INFO), (1, "", Severity.WARNING), (0, "synchronize", Severity.WARNING),
+     (0, "event.synchronize", Severity.INFO), (0, "stream.synchronize", Severity.INFO)],
+)  # fmt: skip
+def test_next_to_a_device_a_wait_proves_something_only_where_each_step_waits_for_it(read, waits, severity):
     made = loading([40.0, 45.0], 5.0)
     for event in made.records:
         if getattr(event, "kind", "") == "tensor":
             event.fields["device"] = "cuda:0"
     for step in (1, 2, 4, 8):
-        made.event("syncs", step, count=read, device=read, sites=[["train.py:9", read]])
+        told = {"waits": [["train.py:7", waits, 1, 10_000]]} if waits else {}
+        made.event("syncs", step, count=read, device=read, sites=[["train.py:9", read]], **told)
     (violation,) = judge(made, pace.Budget).violations
     assert (violation.cause, violation.severity) == ("loader-bound", severity)
 

@@ -11,13 +11,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from making import Made
 
 import brickprof
 from brickprof.bricks import Brick, Kind, title
 from brickprof.capture import copies, sites
 from brickprof.capture.taps import copying, indexing, reads, triton_launches
 from brickprof.capture.taps.swap import Swap
+from brickprof.diagnosis import diagnose
 from brickprof.probes import transfers
+from brickprof.reports.transfers import lines
 from brickprof.run.step_budget import step_budget
 
 DEVICE = torch.float64
@@ -435,7 +438,7 @@ def test_a_wait_that_asks_for_nothing_is_counted_with_its_line(monkeypatch):
         found = reads.unwatch()
     assert waited == ["cuda:1"] * 3 + ["event"]
     assert sorted((read.kind, tally.count, tally.device) for read, tally in found.items()) == [
-        ("synchronize", 1, 1), ("synchronize", 3, 3),
+        ("event.synchronize", 1, 1), ("synchronize", 3, 3),
     ]  # fmt: skip
     assert all("test_transfers.py:" in read.site and tally.ns > 0 for read, tally in found.items())
     torch.cuda.synchronize()
@@ -472,6 +475,25 @@ def test_a_wait_for_the_device_is_a_brick_of_its_step(tmp_path, monkeypatch):
     for wait in waits.itertuples():
         assert "test_transfers.py:" in str(wait.attributes) and wait.end_ns - wait.start_ns >= 15e6
         assert steps.loc[wait.step].start_ns <= wait.start_ns <= wait.end_ns <= steps.loc[wait.step].end_ns
+    (told,) = {str(event.fields["waits"][0][1:3]) for event in run.events.itertuples() if event.kind == "syncs"}
+    assert told == "['synchronize', 1]"
+    assert all(not event.fields["device"] for event in run.events.itertuples() if event.kind == "syncs")  # no read
+    assert reads._heard is None
     shares = step_budget(run.spans)["host"]
     assert shares["sync"] > 0.3 and shares["idle"] < 0.3
     assert title(Brick(Kind.HOST_SYNC, "item"), "sync") == "item sync"
+
+
+def test_a_wait_stands_among_the_reads_with_what_it_waits_for():
+    made = Made()
+    made.healthy(3)
+    for step in (0, 1, 2):
+        made.event("transfers", step, count=1, bytes=8, rows=[["t.py:3", "H2D", 1, 8, True, False, 900]])
+        waits = [["t.py:9", "event.synchronize", 4, 5_000], ["t.py:7", "synchronize", 1, 90_000]]
+        made.event("syncs", step, count=1, device=1, sites=[["t.py:5", 1, 0, 1, 20_000]], waits=waits)
+    run = diagnose(made.run()).run
+    assert [(row["site"], row.get("waits_for"), row["count"]) for row in run["host_reads"]] == [
+        ("t.py:7", "the device", 1.0), ("t.py:5", None, 1.0), ("t.py:9", "an event", 4.0),
+    ]  # fmt: skip
+    shown = "\n".join(lines(run))
+    assert "waits for the device" in shown and "waits for an event" in shown and "read, the host waits" in shown

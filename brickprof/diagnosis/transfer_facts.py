@@ -1,7 +1,8 @@
 """The copies and host reads of a run by line, for the ``run`` part of diagnosis.json.
 
 Enters: the story. Leaves: ``transfers`` and ``host_reads``, a row for each line of the script, the dearest first, with
-what an ordinary step makes of it; nothing for a run that was seen on no device.
+what an ordinary step makes of it; waits that ask for no value stand among the reads, with what they wait for. Nothing
+for a run that was seen on no device.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from brickprof.rules.names import whole
 from brickprof.rules.story import Story
 
 _MOST = 8
+_FOR = {"stream.synchronize": "a stream", "event.synchronize": "an event"}
 Row = dict[str, Any]
 
 
@@ -23,7 +25,8 @@ def transfer_facts(story: Story) -> dict[str, Any]:
     if not looks:
         return {}
     reads = [event for rank in story.ranks for event in story.events("syncs", rank)]
-    facts = {"transfers": _copies(looks), "host_reads": _reads(reads)}
+    waits = sorted([*_reads(reads), *_waits(reads)], key=lambda row: -row["ns"])[:_MOST]
+    facts = {"transfers": _copies(looks), "host_reads": waits}
     return {name: rows for name, rows in facts.items() if rows}
 
 
@@ -57,9 +60,20 @@ def _reads(looks: list[Event]) -> list[Row]:
         for site, _, _, device, ns, *_ in _rows(event, "sites", 5):
             if whole(device):
                 found.setdefault(str(site), []).append((whole(device), whole(ns)))
-    rows: list[Row] = [
-        {"site": site, "steps": len(seen), "count": float(np.median([c for c, _ in seen])),
-         "ns": float(np.median([ns for _, ns in seen]))}
-        for site, seen in found.items()
-    ]  # fmt: skip
-    return sorted(rows, key=lambda row: -row["ns"])[:_MOST]
+    return [{"site": site, **_usually(seen)} for site, seen in found.items()]
+
+
+def _waits(looks: list[Event]) -> list[Row]:
+    """Waits that ask for no value, each with what it waits for."""
+    found: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for event in looks:
+        for site, kind, count, ns, *_ in _rows(event, "waits", 4):
+            found.setdefault((str(site), str(kind)), []).append((whole(count), whole(ns)))
+    rows = [{"site": site, "waits_for": _FOR.get(kind, "the device")} for site, kind in found]
+    return [{**row, **_usually(seen)} for row, seen in zip(rows, found.values(), strict=True)]
+
+
+def _usually(seen: list[tuple[int, int]]) -> Row:
+    """How often and how long in a step, of the steps that did."""
+    count, ns = np.median(np.asarray(seen), axis=0).tolist()
+    return {"steps": len(seen), "count": float(count), "ns": float(ns)}

@@ -258,12 +258,20 @@ def _loader(each: Waits, rank: int, ahead: bool, contract: Contract) -> Violatio
 def _runs_ahead(story: Story, rank: int) -> bool:
     """On a device the host may wait for data while the device is busy: then a wait proves nothing.
 
-    Where each step reads a number of the device, the device has nothing left to do when the host goes on.
+    Where each step reads a number of the device, or waits for all of it, the device has nothing left to do when the
+    host goes on.
     """
-    looks = [whole(event.fields.get("device")) for event in story.events("syncs", rank)]
+    looks = [whole(event.fields.get("device")) + _waits(event) for event in story.events("syncs", rank)]
     if looks and float(np.median(looks)) >= 1:
         return False
     return any(str(event.fields.get("device", "")).startswith("cuda") for event in story.events("tensor", rank))
+
+
+def _waits(event: Event) -> int:
+    """How often a step waits for all that the device has to do."""
+    listed = event.fields.get("waits")
+    rows = [row for row in listed if isinstance(row, list) and len(row) >= 3] if isinstance(listed, list) else []
+    return sum(whole(count) for _, kind, count, *_ in rows if kind == "synchronize")
 
 
 # -- waiting for a rank

@@ -202,7 +202,9 @@ def _copy(row: dict[str, Any]) -> list[str]:
 
 
 def _read(row: dict[str, Any]) -> list[str]:
-    return ["read of a device tensor", *_where(row), "-", _host_ms(row), "", "yes"]
+    waits = row.get("waits_for")
+    what = f"wait for {told(waits, 20)}" if waits else "read of a device tensor"
+    return [what, *_where(row), "-", _host_ms(row), "", "yes"]
 
 
 def _where(row: dict[str, Any]) -> list[str]:

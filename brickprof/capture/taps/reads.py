@@ -14,6 +14,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -29,7 +30,12 @@ _SIZED = (
     "is_nonzero",
 )  # fmt: skip
 """Functions whose result has a size, or is a decision, that the host learns from the values."""
-_WAITS = (torch.cuda, torch.accelerator, torch.cuda.Stream, torch.cuda.Event)
+WAITS = {"synchronize": "the device", "stream.synchronize": "a stream", "event.synchronize": "an event"}
+"""Waits that ask for no value, and what for: an event may be long past while the device goes on."""
+_WAITING = (
+    (torch.cuda, "synchronize"), (torch.accelerator, "synchronize"), (torch.cuda.Stream, "stream.synchronize"),
+    (torch.cuda.Event, "event.synchronize"),
+)  # fmt: skip
 _KINDS = {"__repr__": "print"}
 _active = threading.local()
 _compiling = torch.compiler.is_compiling
@@ -75,7 +81,9 @@ def watch(heard: Heard | None = None) -> None:
 
 def unwatch() -> dict[Read, Tally]:
     """Puts the functions back; what each of the user's lines read, and how."""
+    global _heard
     _swap.back()
+    _heard = None
     return dict(found)
 
 
@@ -108,7 +116,7 @@ def _counted(original: Any, name: str) -> Any:
     return call
 
 
-def _waiting(original: Any, _name: str) -> Any:
+def _waiting(kind: str, original: Any, _name: str) -> Any:
     """A function that waits for a device, a stream or an event."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -121,7 +129,7 @@ def _waiting(original: Any, _name: str) -> Any:
             _active.on = False
         with contextlib.suppress(Exception):
             if (asked := sites.asked(sys._getframe(1))) is not None:
-                _waited("synchronize", asked, start, now())
+                _waited(kind, asked, start, now())
         return result
 
     return call
@@ -168,5 +176,5 @@ def _look_around(read: Read, frame: FrameType) -> None:
 _swap = Swap([
     (torch.Tensor, (*_NUMBERS, *_SIZED, "where", "__repr__"), _counted),
     (torch, (*_SIZED, "where"), _counted),
-    *((owner, ("synchronize",), _waiting) for owner in _WAITS),
+    *((owner, ("synchronize",), partial(_waiting, kind)) for owner, kind in _WAITING),
 ])  # fmt: skip
