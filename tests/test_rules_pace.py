@@ -173,6 +173,21 @@ def test_as_many_reads_as_parameters_in_a_loop_over_something_else_are_no_findin
     assert judge(reading("rollout.py:8", reads, over=over), host_reads.Transfers).violations == ()
 
 
+@pytest.mark.parametrize(
+    ("kind", "times", "found"), [("synchronize", 64, True), ("synchronize", 1, False), ("event.synchronize", 64, False)]
+)
+def test_a_loop_that_waits_for_the_device_is_named_as_what_it_is(kind, times, found):
+    made = reading("train.py:9", 1, device="cuda:0")
+    for event in made.records:
+        if getattr(event, "kind", "") == "syncs":
+            event.fields.update(device=1, waits=[["train.py:44", kind, times, 1000]])
+    told = judge(made, host_reads.Transfers).violations
+    assert bool(told) is found
+    if found:
+        assert told[0].cause == "host-sync-in-loop" and "synchronize() out of the loop" in told[0].action
+        assert told[0].symptom == "train.py:44 waits 64 times for the device in a step, in every step"
+
+
 def test_many_reads_from_a_device_are_named():
     (violation,) = judge(reading("rollout.py:8", 205, device="cuda:0"), host_reads.Transfers).violations
     assert violation.cause == "host-sync-in-loop"

@@ -52,6 +52,9 @@ class _Loop(NamedTuple):
     share: float | None = None
     """Of the step, spent waiting for them; None where nobody took the time."""
 
+    waits: bool = False
+    """Whether it waits for the device, and asks for no number."""
+
     @property
     def per_parameter(self) -> bool:
         """A loop over parameters reads as many in every step, and says so. A line in a loop over other things (steps of
@@ -157,6 +160,7 @@ def _loop(story: Story, rank: int, contract: Contract) -> _Loop | None:
     found: dict[str, list[tuple[int, Event]]] = {}
     moves: dict[str, int] = {}
     shares: dict[str, list[float]] = {}
+    waiting: set[str] = set()
     lasted = traffic.durations(story, rank)
     for event in looks:
         waited = whole(event.fields["device"]) if on_device and "device" in event.fields else None
@@ -168,11 +172,18 @@ def _loop(story: Story, rank: int, contract: Contract) -> _Loop | None:
                 found.setdefault(site, []).append((reads, event))
                 if ns is not None and event.step in lasted:
                     shares.setdefault(site, []).append(ns / lasted[event.step])
+        for site, kind, count, ns in traffic.waits(event):
+            if kind == traffic.WHOLE_DEVICE:
+                moves[site] = 0
+                found.setdefault(site, []).append((count, event))
+                waiting.add(site)
+                if event.step in lasted:
+                    shares.setdefault(site, []).append(ns / lasted[event.step])
     loops = [
         _Loop(
             site, int(np.median([reads for reads, _ in seen])), tensors, tuple(event for _, event in seen), on_device,
             on_device and 2 * moves[site] > len(seen), _constant([reads for reads, _ in seen]),
-            float(np.median(shares[site])) if site in shares else None,
+            float(np.median(shares[site])) if site in shares else None, site in waiting,
         )
         for site, seen in found.items()
         if len(seen) >= max(contract.threshold("looks"), 0.8 * len(looks))
@@ -215,10 +226,11 @@ def _reading(loop: _Loop, contract: Contract) -> Violation:
     first = loop.events[0]
     what = f"one for each of {loop.tensors:,} parameters" if loop.per_parameter else "in every step"
     times = "" if not loop.per_parameter or loop.reads < 2 * loop.tensors else f", {loop.reads // loop.tensors} times"
-    things = "copies {:,} tensors" if loop.moves else "reads {:,} numbers back"
-    symptom = f"{loop.site} {things.format(loop.reads)} to the host in a step, {what}{times}"
+    things = "copies {:,} tensors to the host" if loop.moves else "reads {:,} numbers back to the host"
+    things = "waits {:,} times for the device" if loop.waits else things
+    symptom = f"{loop.site} {things.format(loop.reads)} in a step, {what}{times}"
     evidence = tuple(event.id for event in loop.events[:3])
-    waits = "Each read waits until the device has finished everything before it"
+    waits = f"Each {'of them' if loop.waits else 'read'} waits until the device has finished everything before it"
     cost = "" if loop.share is None or not loop.on_device else f"; here that takes {loop.share:.0%} of the step"
     text = f"{waits}{cost}." if loop.on_device else f"{waits}; on this CPU it costs little, on a GPU it is the step."
     known = loop.events[min(len(loop.events), int(contract.threshold("looks"))) - 1].step
@@ -229,10 +241,22 @@ def _reading(loop: _Loop, contract: Contract) -> Violation:
         certainty=0.9 if loop.on_device else 0.85, static=True, explains=traffic.EXPLAINED,
         whys=(Because("Why is that slow?", text, "", evidence),),
         details={"question": "What does the host read in a step?", "asked": "What makes the steps slow?"},
-        action="Keep on the device what is computed there, and move a batch in one copy." if loop.moves else
-        "Compute on the device and read one number: torch.nn.utils.get_total_norm(gradients), or "
-        "torch.stack(values).sum().item() once.",
+        action=_action(loop),
     )  # fmt: skip
+
+
+def _action(loop: _Loop) -> str:
+    if loop.waits:
+        return (
+            "Take synchronize() out of the loop: a stream does its work in order, and whoever reads a number waits for "
+            "it. To take times, wait once, at the end."
+        )
+    if loop.moves:
+        return "Keep on the device what is computed there, and move a batch in one copy."
+    return (
+        "Compute on the device and read one number: torch.nn.utils.get_total_norm(gradients), or "
+        "torch.stack(values).sum().item() once."
+    )
 
 
 def _reads(story: Story) -> str:

@@ -16,7 +16,7 @@ from brickprof.bricks import Brick, Kind
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.records import Event, Record, Span
-from brickprof.rules import outcomes
+from brickprof.rules import outcomes, traffic
 from brickprof.rules.names import whole
 from brickprof.rules.replicas import replicas
 from brickprof.rules.story import Story
@@ -261,17 +261,14 @@ def _runs_ahead(story: Story, rank: int) -> bool:
     Where each step reads a number of the device, or waits for all of it, the device has nothing left to do when the
     host goes on.
     """
-    looks = [whole(event.fields.get("device")) + _waits(event) for event in story.events("syncs", rank)]
+    looks = [
+        whole(event.fields.get("device"))
+        + sum(count for _, kind, count, _ in traffic.waits(event) if kind == traffic.WHOLE_DEVICE)
+        for event in story.events("syncs", rank)
+    ]
     if looks and float(np.median(looks)) >= 1:
         return False
     return any(str(event.fields.get("device", "")).startswith("cuda") for event in story.events("tensor", rank))
-
-
-def _waits(event: Event) -> int:
-    """How often a step waits for all that the device has to do."""
-    listed = event.fields.get("waits")
-    rows = [row for row in listed if isinstance(row, list) and len(row) >= 3] if isinstance(listed, list) else []
-    return sum(whole(count) for _, kind, count, *_ in rows if kind == "synchronize")
 
 
 # -- waiting for a rank

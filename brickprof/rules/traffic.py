@@ -21,6 +21,8 @@ from brickprof.rules.names import whole
 from brickprof.rules.story import Story
 
 EXPLAINED = frozenset({"copies-in-micro-batches"})
+WHOLE_DEVICE = "synchronize"
+"""The kind of a wait until the device has nothing left to do."""
 _LEARNED = 4
 _LASTING = 3
 QUESTION = {"question": "What makes the steps slow?", "asked": "What makes the steps slow?"}
@@ -52,6 +54,13 @@ class Look:
     def each(self) -> float:
         """Copies for each micro-batch."""
         return self.count / max(self.backwards, 1)
+
+
+def waits(event: Event) -> list[tuple[str, str, int, int]]:
+    """Waits of a step that ask for no number: line, kind, how often, nanoseconds."""
+    listed = event.fields.get("waits")
+    rows = [row for row in listed if isinstance(row, list) and len(row) >= 4] if isinstance(listed, list) else []
+    return [(str(site), str(kind), whole(count), whole(ns)) for site, kind, count, ns, *_ in rows]
 
 
 def looks(story: Story, rank: int) -> list[Look]:
