@@ -62,9 +62,10 @@ def ways() -> Ways:
     version, given = torch.version.cuda, os.environ.get(_TAKE_DOWN)
     if version is None:
         return Ways(leaves=True, stays=True)
+    if given != "1" and (given is not None or _numbers(version) < _SAFE_FROM):
+        return Ways(leaves=False, stays=True)
     beside = graphs()
-    told = given == "1" or (given is None and _numbers(version) >= _SAFE_FROM)
-    return Ways(leaves=told and not beside, stays=not (given == "1" and beside))
+    return Ways(leaves=not beside, stays=not (given == "1" and beside))
 
 
 def _numbers(version: str) -> tuple[int, ...]:
