@@ -354,9 +354,8 @@ class Vigil:
             values = [tensors.local(parameter.grad) for parameter in having if parameter.grad is not None]
             if not values:
                 return
-            alike = (
-                len({(value.device, value.dtype) for value in values}) == 1
-            )  # or else a clip has an order of its own
+            # Of several devices and types a clip has the norms in an order of its own.
+            alike = len({(value.device, value.dtype) for value in values}) == 1
             clipped = norms is not None and alike and norms.each.numel() == len(values)
             # The script may write over what is its own.
             each = norms.each.clone() if clipped and norms is not None else tensors.l2_norms(values)
