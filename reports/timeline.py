@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TITLE", "draw", "kernel_lines", "kernels", "kernels_lacking", "lines"]
 
-TITLE = "Where a step goes    Forward, Backward, Optimizer, Loader, Transfer, Wait, Eval, Recompute, User; · idle"
+TITLE = "Where a step goes    Forward Backward Optimizer Loader Transfer Wait Eval Recompute User · idle"
 _MOST = 8
 _AROUND = 24
 """Columns of a lane's line that are not its picture."""
