@@ -2,9 +2,9 @@
 
 Enters: steps on a CUDA device, few of them: the first as soon as it is not more than the budget of the run so far, and
 then so many that all windows together cost a small part of it; at once when somebody asked for a step (``--deep-at``)
-or for level deep. Leaves: a kernel span for every kernel of the step,
-inside the block that launched it, a transfer span for every copy, and a ``window`` event: how many there were, what
-they took, how much of the step the device was busy. What brickprof itself launched meanwhile is left out.
+or for level deep. Leaves: a kernel span for every kernel of the step, inside the block that launched it, a transfer
+span for every copy, and a ``window`` event: how many there were, what they took, how much of the step the device was
+busy. What brickprof itself launched meanwhile is left out.
 
 Where the profiler would stay attached to the device, and beside graphs of it (see ``taps.kineto``), there are only
 those that somebody asked for.

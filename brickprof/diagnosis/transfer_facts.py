@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from brickprof.records import Event
+from brickprof.rules import traffic
 from brickprof.rules.names import whole
 from brickprof.rules.story import Story
 
@@ -67,8 +68,8 @@ def _waits(looks: list[Event]) -> list[Row]:
     """Waits that ask for no value, each with what it waits for."""
     found: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for event in looks:
-        for site, kind, count, ns, *_ in _rows(event, "waits", 4):
-            found.setdefault((str(site), str(kind)), []).append((whole(count), whole(ns)))
+        for site, kind, count, ns in traffic.waits(event):
+            found.setdefault((site, kind), []).append((count, ns))
     rows = [{"site": site, "waits_for": _FOR.get(kind, "the device")} for site, kind in found]
     return [{**row, **_usually(seen)} for row, seen in zip(rows, found.values(), strict=True)]
 

@@ -30,12 +30,12 @@ _SIZED = (
     "is_nonzero",
 )  # fmt: skip
 """Functions whose result has a size, or is a decision, that the host learns from the values."""
-WAITS = {"synchronize": "the device", "stream.synchronize": "a stream", "event.synchronize": "an event"}
-"""Waits that ask for no value, and what for: an event may be long past while the device goes on."""
 _WAITING = (
     (torch.cuda, "synchronize"), (torch.accelerator, "synchronize"), (torch.cuda.Stream, "stream.synchronize"),
     (torch.cuda.Event, "event.synchronize"),
 )  # fmt: skip
+WAITS = frozenset(kind for _, kind in _WAITING)
+"""Kinds that ask for no value. Behind an event the device may have more to do."""
 _KINDS = {"__repr__": "print"}
 _active = threading.local()
 _compiling = torch.compiler.is_compiling
@@ -111,7 +111,10 @@ def _counted(original: Any, name: str) -> Any:
             return original(*args, **kwargs)
         if name == "where" and len(args) + len(kwargs) > 1:
             return original(*args, **kwargs)
-        return _timed(original, args, kwargs, kind, sys._getframe(1))
+        result, start, end = _timed(original, args, kwargs)
+        with contextlib.suppress(Exception):
+            _count(given, kind, start, end, sys._getframe(1))
+        return result
 
     return call
 
@@ -122,28 +125,22 @@ def _waiting(kind: str, original: Any, _name: str) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not _swap.on or _compiling() or getattr(_active, "on", False):
             return original(*args, **kwargs)
-        _active.on, start = True, now()
-        try:
-            result = original(*args, **kwargs)
-        finally:
-            _active.on = False
+        result, start, end = _timed(original, args, kwargs)
         with contextlib.suppress(Exception):
             if (asked := sites.asked(sys._getframe(1))) is not None:
-                _waited(kind, asked, start, now())
+                _waited(kind, asked, start, end)
         return result
 
     return call
 
 
-def _timed(original: Any, args: Any, kwargs: Any, kind: str, frame: FrameType) -> Any:
+def _timed(original: Any, args: Any, kwargs: Any) -> tuple[Any, int, int]:
+    """What it returns, when it began and when it was over; what it calls itself is no read of its own."""
     _active.on, start = True, now()
     try:
-        result = original(*args, **kwargs)
+        return original(*args, **kwargs), start, now()
     finally:
         _active.on = False
-    with contextlib.suppress(Exception):
-        _count(args[0] if args else kwargs["input"], kind, start, now(), frame)
-    return result
 
 
 def _waited(kind: str, asked: tuple[str, bool], start: int, end: int, *, whole: bool = False) -> None:
