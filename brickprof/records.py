@@ -102,8 +102,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     unsteady     brick, phase, mean_ns, cv, budget_us, efficiency (budget over the window's median, at most 1), reason
                  (cv_exceeded|efficiency_low|both), declared (whether that budget was), until: its time on the device
                  scatters or is over its budget
-    window       kernels, written (as spans), left_out, busy_ns, step_ns, names [[name, n, ns]], most_launched, cost_ms
-                                                                   a step that was seen through torch's profiler
+    window       kernels, written (as spans), left_out, busy_ns, step_ns, names [[name, n, ns]], most_launched [[name,
+                 n, "", [[brick, n]]]], cost_ms                    a step that was seen through torch's profiler
     fallback     operation, reason, instead                        torch took the place of a kernel of ours
     launches     count, kernels [[name, n, file:line]]             Triton kernels of a step whose spans are written
     race         pair (a number), cause (missing-sync|host-buffer-reuse|stream-race), how (read-before-copy|

@@ -40,8 +40,9 @@ _LETS_GO_WITHIN = 4
 """Steps behind a window in which the profiler lets go of the device."""
 _MOST_ROWS = 4096
 _MOST_NAMES = 24
+_MOST_LAUNCHED, _MOST_PLACES = 3, 8
 _DIRECTIONS = {"HtoD": "H2D", "DtoH": "D2H", "DtoD": "D2D", "PtoP": "D2D"}
-Placed = tuple[int, int, int, int]  # start, end, id, phase
+Placed = tuple[int, int, int, int, int]  # start, end, id, phase, brick
 
 
 class WindowsProbe(Probe):
@@ -60,7 +61,7 @@ class WindowsProbe(Probe):
         self._spent = 0.0
         self._cost = _EXPECTED_S
         self._off = self._told = self._asked = False
-        self._seen = 0
+        self._closed = self._seen = 0
         self._until = 0
         """The step in which the environment is put back after a window; 0 where it is as it was."""
 
@@ -147,13 +148,15 @@ class WindowsProbe(Probe):
         if ran:  # or somebody else has taken the profiler
             self._write(ran)
         self._cost = self._pay(start, booked=not last)
-        self._seen += 1
+        self._closed += 1
+        if ran or self._closed > 1:  # the first, behind a profiler of the script's, may have seen nothing
+            self._seen += 1
 
     def _pay(self, start: float, *, booked: bool = True) -> float:
         """``booked``: the session has taken the time itself."""
         spent = time.monotonic() - start
         self._spent += spent
-        if not self._seen and self.session.settings.level != "deep":
+        if not self._closed and self.session.settings.level != "deep":
             # Once in a run: no measure of what follows.
             if booked:
                 self.session.correct(-int(spent * 1e9))
@@ -175,12 +178,12 @@ class WindowsProbe(Probe):
         looks = Looks(self._looks)
         of_the_step = [each for each in ran if begin <= each.launched_ns < end]
         inside = [each for each in of_the_step if not looks.cover(each.launched_ns)]
-        places = Places([(span[6], span[7], span[0], span[3]) for span in self._spans])
+        places = Places([(span[6], span[7], span[0], span[3], span[2]) for span in self._spans])
         for each in inside[:_MOST_ROWS]:
-            parent, phase = places.around(each.launched_ns, default=(whole[0], whole[3]))
+            parent, phase, _ = places.around(each.launched_ns, default=(whole[0], whole[3], whole[2]))
             # The phase of a step is the step's alone: what no block launched was launched by the script itself.
             self._row(each, parent, PHASE["user"] if parent == whole[0] else phase)
-        self._summary(inside, end - begin, left_out=len(of_the_step) - len(inside))
+        self._summary(inside, places, end - begin, left_out=len(of_the_step) - len(inside))
 
     def _row(self, ran: Ran, parent: int, phase: int) -> None:
         session = self.session
@@ -196,7 +199,7 @@ class WindowsProbe(Probe):
              ran.launched_ns, ran.device_ns, ran.stream, json.dumps(told))
         )  # fmt: skip
 
-    def _summary(self, ran: list[Ran], step_ns: int, left_out: int) -> None:
+    def _summary(self, ran: list[Ran], places: Places, step_ns: int, left_out: int) -> None:
         counts, times = Counter(each.name for each in ran), Counter[str]()
         for each in ran:
             times[each.name] += each.device_ns
@@ -207,7 +210,10 @@ class WindowsProbe(Probe):
             "busy_ns": busy(ran),
             "step_ns": step_ns,
             "names": [[name[:200], counts[name], total] for name, total in times.most_common(_MOST_NAMES)],
-            "most_launched": [[name[:200], count] for name, count in counts.most_common(3)],
+            "most_launched": [
+                [name[:200], count, "", places.of([each for each in ran if each.name == name])]
+                for name, count in counts.most_common(_MOST_LAUNCHED)
+            ],
             "cost_ms": round(self._spent * 1e3, 1),
         }
         self.session.fact("window", fields, step=self._step, always=True)
@@ -239,12 +245,18 @@ class Places:
         self._spans = sorted(spans)
         self._starts = [span[0] for span in self._spans]
 
-    def around(self, moment: int, *, default: tuple[int, int]) -> tuple[int, int]:
-        at = bisect_right(self._starts, moment)
-        for start, end, number, phase in reversed(self._spans[:at]):
-            if start <= moment < end:
-                return number, phase
+    def around(self, moment: int, *, default: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Its id, its phase and its brick."""
+        for at in range(bisect_right(self._starts, moment) - 1, -1, -1):
+            _, end, number, phase, brick = self._spans[at]
+            if moment < end:
+                return number, phase, brick
         return default
+
+    def of(self, ran: list[Ran]) -> list[list[int]]:
+        """The bricks that launched these, with how many: those with most first, and of equal ones the earlier."""
+        counts = Counter(self.around(each.launched_ns, default=(0, 0, 0))[2] for each in ran)
+        return [[brick, times] for brick, times in counts.most_common(_MOST_PLACES) if brick]
 
 
 def busy(ran: list[Ran]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from brickprof.reports import kernel_names
+from brickprof import kernel_names
 from brickprof.run.kernel_times import TRITON, kernel_times, of_frame
 from brickprof.run.step_budget import IDLE
 from brickprof.run.step_budget import drawn as draw

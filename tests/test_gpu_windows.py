@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 
 AGAIN = """
 import sys
+import time
 import torch
 from brickprof.capture.taps.kineto import Window, restore, ways
 from brickprof.capture import patches
@@ -58,8 +59,10 @@ for number in range(4):
     # the first behind a profiler that has stayed attached may come back with nothing
     seen = len(window.end())
     assert seen >= 4 or ("before" in sys.argv and number == 0), (number, seen)
-    work(20)
-    torch.cuda.synchronize()
+    for _ in range(10):  # steps, while it is taken down: those of a run are seconds apart
+        work(20)
+        torch.cuda.synchronize()
+        time.sleep(0.03)
     restore()
     if "between" in sys.argv:
         assert of_the_script() >= 6

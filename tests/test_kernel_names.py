@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brickprof.reports.kernel_names import short
+from brickprof.kernel_names import short
 
 ATEN = "void at::native::"
 LAMBDA = "{lambda()#2}::operator()() const::{lambda(float)#1}"

@@ -239,6 +239,29 @@ def test_a_kernel_that_is_launched_for_every_row_is_named(kind):
     assert ("norm.py:12" in violation.symptom) == (kind == "launches")
 
 
+ELEMENTWISE = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, float, float, "
+    "at::native::binary_internal::MulFunctor<float> >, std::array<char*, 3ul> >(int, at::native::BinaryFunctor<fl"
+)
+
+
+def test_the_block_that_launches_a_kernel_most_is_named_and_of_equal_layers_the_first():
+    made = moving(row(2))
+    layers = [f"blocks.{n}.attention.rope" for n in range(3)]
+    for path in (*layers, "head"):
+        made.block(path)
+    made.forward(0, *layers, "head")
+    made.event("brick", 0, id=70, brick_kind="step", path="backward", model="Net")
+    launches = zip((*layers[::-1], "head"), (1100, 1000, 1000, 900), strict=True)
+    by = [[70, 4000], *([made.numbers[path], n] for path, n in launches)]
+    for step in STEPS[:2]:
+        made.event("window", step, kernels=9000, most_launched=[[ELEMENTWISE, 8000, "", by], ["fill", 3, "", []]])
+    (violation,) = judge(made, launch_counts.Launches).violations
+    assert violation.brick == "blocks.0.attention.rope"
+    symptom = "vectorized_elementwise_kernel · BinaryFunctor is launched 8,000 times in a step, 1,000 of them by "
+    assert violation.symptom == symptom + "blocks.0.attention.rope, and about as often by 2 more like it"
+
+
 @pytest.mark.parametrize(("times", "backwards"), [(900, 1), (3000, 16)])
 def test_ordinary_launches_decide_nothing(times, backwards):
     made = launching(times, backwards=backwards)

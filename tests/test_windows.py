@@ -46,8 +46,13 @@ def test_what_ran_has_the_time_of_the_call_that_asked_for_it():
 
 
 def test_a_moment_lies_in_the_innermost_span():
-    places = windows.Places([(0, 100, 1, 5), (10, 50, 2, 6), (20, 30, 3, 7), (60, 90, 4, 8)])
-    assert [places.around(at, default=(9, 9))[0] for at in (5, 15, 25, 40, 55, 70, 100)] == [1, 2, 3, 2, 1, 4, 9]
+    places = windows.Places([(0, 100, 1, 5, 11), (10, 50, 2, 6, 12), (20, 30, 3, 7, 13), (60, 90, 4, 8, 14)])
+    found = [places.around(at, default=(9, 9, 0)) for at in (5, 15, 25, 40, 55, 70, 100)]
+    assert [number for number, _, _ in found] == [1, 2, 3, 2, 1, 4, 9]
+    assert found[2] == (3, 7, 13)
+    # most first, of equal ones the earlier; what lies in none is nobody's
+    launched = [Ran("k", at, at, 1, 0, 0) for at in (5, 61, 62, 15, 16, 25, 100)]
+    assert places.of(launched) == [[14, 2], [12, 2], [11, 1], [13, 1]]
 
 
 @pytest.mark.parametrize(
@@ -81,6 +86,7 @@ def test_kernels_and_copies_become_spans_in_their_blocks():
     assert [brick.kind for brick in bricks] == [Kind.KERNEL, Kind.TRANSFER] and bricks[1].path == "H2D"
     ((kind, told),) = facts
     assert kind == "window" and (told["kernels"], told["busy_ns"], told["step_ns"]) == (2, 240, 1000)
+    assert told["most_launched"][0] == ["gemm", 1, "", [[2, 1]]]
 
 
 def test_what_brickprof_launched_is_left_out():
@@ -322,6 +328,23 @@ def test_the_first_window_is_on_the_account_of_the_start(monkeypatch, level, sta
     played.begin = lambda: False
     probe._open(31, leaves=True)
     assert probe._window is None and len(charged) == 2 * start
+
+
+def test_a_window_that_saw_nothing_is_tried_once_more_as_the_first(monkeypatch):
+    seen = [[], [], [Ran("k", 0, 0, 1, 0, 0)]]
+    played = SimpleNamespace(begin=lambda: True, end=lambda *, last: seen.pop(0))
+    monkeypatch.setattr(windows, "Window", lambda *, leaves: played)
+    probe, _ = started(monkeypatch, level="deep")
+    session = probe.session
+    session.trace, session.looks = SimpleNamespace(kept=None), None
+    session.cadence.attend = lambda _step: None
+    monkeypatch.setattr(probe, "_look_at_nothing_else", lambda: None)
+    counted = []
+    for _ in range(3):
+        probe._open(30, leaves=True)
+        probe._close()
+        counted.append(probe._seen)
+    assert counted == [0, 1, 2]
 
 
 def test_a_window_that_is_open_at_the_end_is_booked_once(monkeypatch):

@@ -1,22 +1,27 @@
 """Kernels that are launched a thousand times and more in a step: a loop in Python where one launch would do.
 
 Enters: ``launches`` events (Triton kernels, by line) and ``window`` events (every kernel, as the profiler saw it).
-Leaves: the part of C-GPUTRAIN-002 that speaks of launches. Counted for each micro-batch: accumulation repeats them all.
+Leaves: the part of C-GPUTRAIN-002 that speaks of launches, with the line or the block that launched them where either
+is known. Counted for each micro-batch: accumulation repeats them all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from brickprof.bricks import Brick, Kind
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
+from brickprof.kernel_names import short
 from brickprof.records import Event
 from brickprof.rules import outcomes
-from brickprof.rules.names import whole
+from brickprof.rules.names import layerless, whole
 from brickprof.rules.story import Story
+
+_ABOUT = 0.5
 
 
 class Launched(NamedTuple):
@@ -24,6 +29,8 @@ class Launched(NamedTuple):
     name: str
     times: float
     site: str
+    blocks: tuple[tuple[Brick, float], ...] = ()
+    """Those that launched it, with how often: most first."""
 
 
 class Launches:
@@ -34,7 +41,8 @@ class Launches:
         for rank in story.ranks:
             found = _storm(list(_launched(story, rank)), most)
             if found:
-                return outcomes.broken(contract, [_violation(found, contract)], f"{most:g} equal launches a step")
+                told = [_violation(found, _place(found, story), contract)]
+                return outcomes.broken(contract, told, f"{most:g} equal launches a step")
         return outcomes.unjudged(contract, "launches alone do not decide it")
 
 
@@ -47,7 +55,16 @@ def _launched(story: Story, rank: int) -> Iterator[Launched]:
             for row in listed if isinstance(listed, list) else ():
                 if isinstance(row, list) and len(row) >= 2:
                     site = str(row[2]) if len(row) > 2 else ""
-                    yield Launched(event, str(row[0]), whole(row[1]) / micros, site)
+                    blocks = tuple(_blocks(row[3], rank, story, micros)) if len(row) > 3 else ()
+                    yield Launched(event, str(row[0]), whole(row[1]) / micros, site, blocks)
+
+
+def _blocks(listed: Any, rank: int, story: Story, micros: int) -> Iterator[tuple[Brick, float]]:
+    for row in listed if isinstance(listed, list) else ():
+        if isinstance(row, list) and len(row) == 2:
+            brick = story.names.brick(rank, whole(row[0], -1))
+            if brick is not None and brick.kind is Kind.BLOCK and brick.path:
+                yield brick, whole(row[1]) / micros
 
 
 def _storm(launched: list[Launched], most: float) -> list[Launched]:
@@ -60,17 +77,39 @@ def _storm(launched: list[Launched], most: float) -> list[Launched]:
     return kernels[name] if name and counted[name] > most else []
 
 
-def _violation(found: list[Launched], contract: Contract) -> Violation:
+class Place(NamedTuple):
+    brick: str
+    times: float
+    others: int
+    """More blocks that are built alike and launch about as many."""
+
+
+def _place(found: list[Launched], story: Story) -> Place | None:
+    """The block that launches it most; of layers that are built alike, the first in the forward."""
+    blocks = next((each.blocks for each in found if each.blocks), ())
+    if not blocks:
+        return None
+    most, times = blocks[0]
+    alike = [brick for brick, n in blocks if layerless(brick) == layerless(most) and n >= _ABOUT * times]
+    first = min(alike, key=lambda brick: story.depth.of(brick) or 0)
+    return Place(story.names.show(first), dict(blocks)[first], len(alike) - 1)
+
+
+def _violation(found: list[Launched], place: Place | None, contract: Contract) -> Violation:
     first, usual = found[0], float(np.median([each.times for each in found]))
     site = next((each.site for each in found if each.site), "")
     where = f" at {site}" if site else ""
-    symptom = f"{first.name} is launched {usual:,.0f} times in a step{where}"
+    if place is not None:
+        alike = f", and about as often by {place.others} more like it" if place.others else ""
+        where += f", {place.times:,.0f} of them by {place.brick}{alike}"
+    brick = place.brick if place is not None else first.name
+    symptom = f"{short(first.name)} is launched {usual:,.0f} times in a step{where}"
     proof = tuple(each.event.id for each in found[:3])
     text = "Each launch takes the host some microseconds, whatever it computes; so many take longer than the work."
     return Violation(
         contract.id, "launches", Severity.WARNING, symptom, first.event.step, found[min(len(found), 2) - 1].event.step,
-        first.name, "kernel", first.event.rank, proof, cause="launch-storm", certainty=0.9, static=True,
-        explains=frozenset({"launch-storm"}), whys=(Because("Why is that slow?", text, first.name, proof),),
+        brick, "kernel", first.event.rank, proof, cause="launch-storm", certainty=0.9, static=True,
+        explains=frozenset({"launch-storm"}), whys=(Because("Why is that slow?", text, brick, proof),),
         details={"question": "What makes the steps slow?", "asked": "What makes the steps slow?"},
         action="Do all rows (or positions) in one launch: let the grid run over them.",
     )  # fmt: skip

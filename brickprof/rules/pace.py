@@ -6,7 +6,6 @@ noisy, so one slow step is nothing: a share of the time has to be lost in nearly
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Mapping
 
@@ -17,7 +16,7 @@ from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.records import Event, Record, Span
 from brickprof.rules import outcomes, traffic
-from brickprof.rules.names import whole
+from brickprof.rules.names import layerless, whole
 from brickprof.rules.replicas import replicas
 from brickprof.rules.story import Story
 from brickprof.rules.tempo import Pace, Waits, paces, waits
@@ -130,7 +129,7 @@ class Budget:
         alike = [
             brick
             for brick, lasted in own.items()
-            if _shape(brick) == _shape(slowest) and lasted >= _ABOUT * own[slowest]
+            if layerless(brick) == layerless(slowest) and lasted >= _ABOUT * own[slowest]
         ]
         return min(alike, key=lambda brick: story.depth.of(brick) or 0)
 
@@ -176,11 +175,6 @@ def _loop(broad: list[Event], slowest: Brick | None, rank: int, story: Story, co
         details={"question": _QUESTION, "asked": _QUESTION},
         action="Do all rows (or groups) in one operation: reshape, and let the operation run over that dimension.",
     )  # fmt: skip
-
-
-def _shape(brick: Brick) -> tuple[str, str]:
-    """Where it stands in its layer, whichever layer that is."""
-    return brick.model, re.sub(r"\d+", "#", brick.path)
 
 
 def _usual(seen: Times) -> float:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from brickprof import kernel_names
 from brickprof.records import PHASES
-from brickprof.reports import kernel_names
 from brickprof.run import tables
 from brickprof.run.columns import present, values
 from brickprof.run.parts import Part

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from brickprof import kernel_names
 from brickprof.contracts.verdicts import Verdict
 from brickprof.reports import budgets as of_bricks
-from brickprof.reports import kernel_names, timeline
+from brickprof.reports import timeline
 from brickprof.reports.page.parts import told
 from brickprof.reports.page.sections import section
 from brickprof.text import clean
