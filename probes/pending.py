@@ -28,7 +28,7 @@ class PendingProbe(Probe):
         self._due = 1
         if not _asked_for(session):
             return
-        self._watch = Watch(self._found, self._stumbled, lambda ns: session.dispatch.charge("pending", ns))
+        self._watch = Watch(self._found, self._stumbled, lambda ns: session.charge_apart(self.name, ns))
         if not self._watch.start() and not torch.cuda.is_initialized():
             torch.cuda._lazy_call(self._ready)
 

@@ -292,3 +292,20 @@ def test_what_only_a_young_run_gets_is_no_plan_for_what_follows() -> None:
     share, spent, grown = excused.settled
     assert not grown and spent - plain.settled[1] == 136 * 800_000.0  # of the steps from 64 on
     assert share > 0.1 > plain.settled[0]
+
+
+def test_what_somebody_asks_for_is_told_and_no_plan_is_made_by_it() -> None:
+    plain, apart = Cadence("standard", 0.01), Cadence("standard", 0.01)
+    for cadence in (plain, apart):
+        for step in range(1000):
+            more = 90_000_000.0 if cadence is apart else 0.0
+            cadence.begin(step)
+            if more:
+                cadence.set_apart(step, more)
+            if step % 8:
+                cadence.idled(4_500_000.0 + more, 20_000.0)
+            else:
+                cadence.end(step, 4_500_000.0 + more, 20_000.0)
+    assert plain.typical_ns == apart.typical_ns < 5_000_000 and plain.grown and apart.grown
+    assert (plain.ease, plain.stride, plain.overhead) == (apart.ease, apart.stride, apart.overhead)
+    assert plain.settled[0] < 0.01 and 18 < apart.settled[0] < 22  # of a grown run, too

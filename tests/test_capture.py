@@ -700,3 +700,16 @@ def test_a_zero_grad_of_the_users_own_gets_what_it_was_given(tmp_path: Path, mon
         net(torch.ones(2, 4)).sum().backward()
         optimizer.step()
     assert cleared == [optimizer]
+
+
+def test_what_was_asked_for_whatever_it_costs_is_in_what_the_run_cost(tmp_path: Path) -> None:
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with brickprof.attach(net, out=tmp_path) as bp:
+        for _ in range(5):
+            optimizer.zero_grad()
+            bp._session.charge_apart("pending", 10**9)
+            net(torch.randn(8, 4)).mean().backward()
+            optimizer.step()
+    cost = brickprof.diagnose(brickprof.load(bp.folder)).run
+    assert 5 <= cost["overhead_seconds"] < 10

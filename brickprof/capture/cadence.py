@@ -324,6 +324,12 @@ class Cadence:
         if step >= EARLIEST and not self.grown:
             self._young[1] += ns
 
+    def set_apart(self, step: int, ns: float) -> None:
+        """``ns`` of ``step`` went to what no budget holds for: it is told with the rest, and no plan is made by it."""
+        self._excused += ns
+        if step >= EARLIEST:
+            self._count(0.0, ns)
+
     def _take_passed(self) -> None:
         """Steps in which nothing was looked at, since the last one that was."""
         wall, spent, count = self._passed

@@ -305,6 +305,12 @@ class Session:
         self._spent += spent
         self.dispatch.charge(name, spent)
 
+    def charge_apart(self, name: str, spent: int) -> None:
+        """Pays for what somebody has asked for whatever it costs: no other look is given up for it."""
+        self._total_spent += spent
+        self.cadence.set_apart(self.step, spent)
+        self.dispatch.charge(name, spent)
+
     def spend(self, way: str, spent: int) -> None:
         """Says which way of looking (see ``cadence``) took part of the time: the cadence learns from it."""
         self._ways[way] = self._ways.get(way, 0) + spent
