@@ -36,6 +36,8 @@ _SETTLED = {"standard": 20, "deep": 3}
 """The first steps compile and allocate; a window on them would show that."""
 _DEEP = 0.05
 """Of the time, at level deep, which has no budget."""
+_STEPS = 2
+"""That a window lasts: the one that is wanted, and one in which the device comes to the end of it."""
 _LETS_GO_WITHIN = 4
 """Steps behind a window in which the profiler lets go of the device."""
 _MOST_ROWS = 4096
@@ -58,8 +60,12 @@ class WindowsProbe(Probe):
         self._spans: list[tuple[Any, ...]] = []
         self._looks: list[tuple[int, int]] = []
         self._began = time.monotonic()
+        self._first: int | None = None
         self._spent = 0.0
-        self._cost = _EXPECTED_S
+        self._cost, self._costs = _EXPECTED_S, 0.0
+        """What a window costs, and what the one that is open has cost so far."""
+        self._opened = (0.0, 0)
+        """When, and what the session had spent by then."""
         self._off = self._told = self._asked = False
         self._closed = self._seen = 0
         self._until = 0
@@ -67,7 +73,7 @@ class WindowsProbe(Probe):
 
     def step_begin(self, step: int) -> None:
         if self._window is not None:
-            if step > self._step + 1:
+            if step >= self._step + _STEPS:
                 self._close()
                 self._until = step + _LETS_GO_WITHIN
             else:
@@ -88,18 +94,23 @@ class WindowsProbe(Probe):
         level, budget = session.settings.level, session.cadence.budget
         share, asked = (_SHARE if self._seen else _FIRST_SHARE) * budget, step in session.cadence.planned
         if asked:
-            due = not self._asked or self._affordable(share)
+            due = not self._asked or self._affordable(share, step)
         elif step < _SETTLED[level]:
             due = False
         elif level == "deep":
-            due = self._spent == 0 or self._affordable(_DEEP)
+            due = self._spent == 0 or self._affordable(_DEEP, step)
         else:
-            due = self._affordable(share)
+            due = self._affordable(share, step)
         return self._way(asked=asked or level == "deep") if due else None
 
-    def _affordable(self, share: float) -> bool:
-        """Whether another one is within ``share`` of the time so far."""
-        return self._spent + self._cost <= share * (time.monotonic() - self._began)
+    def _affordable(self, share: float, step: int) -> bool:
+        """Whether another one is within ``share`` of the time so far. Of the steps', where there is a budget: a script
+        that waits for something else meanwhile gets no more for it."""
+        lasted = time.monotonic() - self._began
+        if self.session.settings.level != "deep":
+            self._first = step if self._first is None else self._first
+            lasted = min(lasted, (step - self._first) * self.session.cadence.typical_ns / 1e9)
+        return self._spent + self._cost <= share * lasted
 
     def _way(self, *, asked: bool) -> bool | None:
         """Where nobody ``asked``, nothing stays behind that would slow down every launch from then on. At level deep,
@@ -127,13 +138,15 @@ class WindowsProbe(Probe):
             self._off = True
             raise
         if opened:
-            self._pay(start)
+            self._costs = 0.0
+            self._pay(time.monotonic() - start)
+            self._opened = (time.monotonic(), self.session.spent)
             self._asked |= step in self.session.cadence.planned
             self._window, self._step = window, step
             self._look_at_nothing_else()
             self._spans = self.session.trace.kept = []
             self._looks = self.session.looks = []
-            self.session.cadence.attend(step + 2)  # so that the end of the window is not slept through
+            self.session.cadence.attend(step + _STEPS)  # so that the end of the window is not slept through
 
     def _look_at_nothing_else(self) -> None:
         """What other looks launch would stand among the script's own kernels."""
@@ -144,24 +157,41 @@ class WindowsProbe(Probe):
     def _close(self, *, last: bool = False) -> None:
         start, window = time.monotonic(), self._window
         self._window = self.session.trace.kept = self.session.looks = None
-        ran = window.end(last=last) if window is not None else []
-        if ran:  # or somebody else has taken the profiler
-            self._write(ran)
-        self._cost = self._pay(start, booked=not last)
+        slowed = 0.0 if last else self._slowed(start)
+        if slowed:
+            self._pay(slowed, booked=False)
+        whole = next((span for span in self._spans if span[3] == PHASE["step"]), None)
+        within = (whole[6], whole[7]) if whole is not None else None
+        ran = window.end(within, last=last) if window is not None else []
+        if ran and whole is not None:  # or somebody else has taken the profiler
+            self._write(ran, whole)
+        self._pay(time.monotonic() - start, booked=not last)
+        self._cost = max(self._costs, 0.01)
         self._closed += 1
         if ran or self._closed > 1:  # the first, behind a profiler of the script's, may have seen nothing
             self._seen += 1
 
-    def _pay(self, start: float, *, booked: bool = True) -> float:
-        """``booked``: the session has taken the time itself."""
-        spent = time.monotonic() - start
+    def _slowed(self, now: float) -> float:
+        """How much longer the steps of the window took than others, beside what the session has booked: launches that
+        the profiler sees are slower. No more than one step: the script may have done something of its own in them."""
+        if self.session.settings.level == "deep" or self._step in self.session.cadence.planned:
+            return 0.0
+        since, spent = self._opened
+        typical = self.session.cadence.typical_ns / 1e9
+        took = now - since - (self.session.spent - spent) / 1e9
+        return min(max(took - _STEPS * typical, 0.0), typical)
+
+    def _pay(self, spent: float, *, booked: bool = True) -> None:
+        """``booked``: the session takes the time itself."""
         self._spent += spent
+        self._costs += spent
         if not self._closed and self.session.settings.level != "deep":
             # Once in a run: no measure of what follows.
             if booked:
                 self.session.correct(-int(spent * 1e9))
             self.session.charge_start(int(spent * 1e9))
-        return max(spent, 0.01)
+        elif not booked:
+            self.session.correct(int(spent * 1e9))
 
     def close(self) -> None:
         if self._window is not None:
@@ -170,33 +200,32 @@ class WindowsProbe(Probe):
 
     # -- what ran
 
-    def _write(self, ran: list[Ran]) -> None:
-        whole = next((span for span in self._spans if span[3] == PHASE["step"]), None)
-        if whole is None:
-            return
-        begin, end = whole[6], whole[7]
+    def _write(self, ran: list[Ran], whole: tuple[Any, ...]) -> None:
         looks = Looks(self._looks)
-        of_the_step = [each for each in ran if begin <= each.launched_ns < end]
-        inside = [each for each in of_the_step if not looks.cover(each.launched_ns)]
+        inside = [each for each in ran if not looks.cover(each.launched_ns)]
         places = Places([(span[6], span[7], span[0], span[3], span[2]) for span in self._spans])
+        bricks: dict[str, tuple[int, str]] = {}
         for each in inside[:_MOST_ROWS]:
             parent, phase, _ = places.around(each.launched_ns, default=(whole[0], whole[3], whole[2]))
+            if each.name not in bricks:
+                bricks[each.name] = self._brick(each.name)
             # The phase of a step is the step's alone: what no block launched was launched by the script itself.
-            self._row(each, parent, PHASE["user"] if parent == whole[0] else phase)
-        self._summary(inside, places, end - begin, left_out=len(of_the_step) - len(inside))
+            self._row(each, bricks[each.name], parent, PHASE["user"] if parent == whole[0] else phase)
+        self._summary(inside, places, whole[7] - whole[6], left_out=len(ran) - len(inside))
 
-    def _row(self, ran: Ran, parent: int, phase: int) -> None:
-        session = self.session
-        told: dict[str, int | str] = {"device_start_ns": ran.start_ns, "source": "profiler"}
-        direction = next((short for text, short in _DIRECTIONS.items() if f"Memcpy {text}" in ran.name), "")
-        if ran.bytes:
-            told["bytes"] = ran.bytes
-        if direction:
-            told["how"] = ran.name[:80]
-        brick = Brick(Kind.TRANSFER, direction) if direction else Brick(Kind.KERNEL, ran.name[:200])
+    def _brick(self, name: str) -> tuple[int, str]:
+        """Its number, and what is to be told of it."""
+        direction = next((short for text, short in _DIRECTIONS.items() if f"Memcpy {text}" in name), "")
+        brick = Brick(Kind.TRANSFER, direction) if direction else Brick(Kind.KERNEL, name[:200])
+        return self.session.journal.brick(brick), f',"how":{json.dumps(name[:80])}' if direction else ""
+
+    def _row(self, ran: Ran, brick: tuple[int, str], parent: int, phase: int) -> None:
+        session, (number, how) = self.session, brick
+        size = f',"bytes":{ran.bytes}' if ran.bytes else ""
+        told = f'{{"device_start_ns":{ran.start_ns},"source":"profiler"{size}{how}}}'
         session.journal.span(
-            (session.trace.new_id(), parent, session.journal.brick(brick), phase, self._step, 0, ran.launched_ns,
-             ran.launched_ns, ran.device_ns, ran.stream, json.dumps(told))
+            (session.trace.new_id(), parent, number, phase, self._step, 0, ran.launched_ns, ran.launched_ns,
+             ran.device_ns, ran.stream, told)
         )  # fmt: skip
 
     def _summary(self, ran: list[Ran], places: Places, step_ns: int, left_out: int) -> None:

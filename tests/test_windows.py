@@ -43,6 +43,8 @@ def test_what_ran_has_the_time_of_the_call_that_asked_for_it():
     assert gemm == Ran("gemm", 1100, 1500, 200, 7, 0)
     assert (copy.launched_ns, copy.bytes) == (1300, 4096)
     assert late.launched_ns == late.start_ns  # nobody was seen to ask for it
+    assert kineto.found(EVENTS, 1000, within=(1100, 1300)) == [gemm]
+    assert kineto.found(EVENTS, 1000, within=(1101, 1991)) == [copy, late]
 
 
 def test_a_moment_lies_in_the_innermost_span():
@@ -79,10 +81,13 @@ def test_kernels_and_copies_become_spans_in_their_blocks():
     whole = (1, 0, 1, PHASE["step"], 12, 0, 0, 1000, None, None, None)
     block = (2, 1, 2, PHASE["forward"], 12, 0, 50, 200, None, None, None)
     probe._spans = [block, whole]
-    probe._write([*kineto.found(EVENTS[:-1]), Ran("of the next step", 2000, 2100, 5, 7, 0)])
+    events = [*EVENTS[:-1], Event("of the next step", 2100, 5, 4)]
+    probe._write(kineto.found(events, within=(whole[6], whole[7])), whole)
     kernel, copy = rows
     assert (kernel[1], kernel[3], kernel[8]) == (2, PHASE["forward"], 200)
-    assert (copy[1], copy[3], json.loads(copy[10])["bytes"]) == (1, PHASE["user"], 4096)
+    assert json.loads(kernel[10]) == {"device_start_ns": 500, "source": "profiler"}
+    told = {"bytes": 4096, "how": "Memcpy HtoD (Pinned -> Device)", "device_start_ns": 900, "source": "profiler"}
+    assert (copy[1], copy[3], json.loads(copy[10])) == (1, PHASE["user"], told)
     assert [brick.kind for brick in bricks] == [Kind.KERNEL, Kind.TRANSFER] and bricks[1].path == "H2D"
     ((kind, told),) = facts
     assert kind == "window" and (told["kernels"], told["busy_ns"], told["step_ns"]) == (2, 240, 1000)
@@ -97,9 +102,10 @@ def test_what_brickprof_launched_is_left_out():
         fact=lambda kind, fields, **_: facts.append(fields),
     )
     probe = windows.WindowsProbe(session)
-    probe._spans = [(1, 0, 1, PHASE["step"], 12, 0, 0, 1000, None, None, None)]
+    whole = (1, 0, 1, PHASE["step"], 12, 0, 0, 1000, None, None, None)
+    probe._spans = [whole]
     probe._looks = [(100, 200), *((at, at + 5) for at in range(110, 180, 10)), (400, 500)]
-    probe._write([Ran("k", at, at + 50, 5, 7, 0) for at in (99, 100, 148, 199, 200, 450, 600)])
+    probe._write([Ran("k", at, at + 50, 5, 7, 0) for at in (99, 100, 148, 199, 200, 450, 600)], whole)
     assert [row[6] for row in rows] == [99, 200, 600]
     assert (facts[0]["kernels"], facts[0]["left_out"], facts[0]["busy_ns"]) == (3, 4, 15)
 
@@ -115,9 +121,9 @@ def _as_it_was(monkeypatch):
 def started(monkeypatch, cuda=None, given=None, level="standard", *, graphs=False):
     """A probe for whose first window it is time, in a process that has that CUDA and that environment."""
     facts = []
-    cadence = SimpleNamespace(planned=range(50, 51), budget=0.01)
+    cadence = SimpleNamespace(planned=range(50, 51), budget=0.01, typical_ns=1e12)
     session = SimpleNamespace(
-        cadence=cadence, settings=SimpleNamespace(level=level), on=SimpleNamespace(spans=True),
+        cadence=cadence, settings=SimpleNamespace(level=level), on=SimpleNamespace(spans=True), spent=0,
         fact=lambda kind, fields, **_: facts.append((kind, fields)),
     )  # fmt: skip
     environment(monkeypatch, cuda, given, graphs=graphs)
@@ -125,6 +131,7 @@ def started(monkeypatch, cuda=None, given=None, level="standard", *, graphs=Fals
     monkeypatch.setattr(windows, "hands_off", lambda: False)
     probe = windows.WindowsProbe(session)
     probe._began -= 1000
+    probe._first = 0
     return probe, facts
 
 
@@ -310,9 +317,9 @@ def test_graphs_are_known_by_their_capture(monkeypatch):
     assert surroundings.graphs()
 
 
-@pytest.mark.parametrize(("level", "start"), [("standard", 1), ("deep", 0)])
-def test_the_first_window_is_on_the_account_of_the_start(monkeypatch, level, start):
-    played = SimpleNamespace(begin=lambda: True, end=lambda *, last: [])
+def opening(monkeypatch, seen, level="standard"):
+    """A probe whose windows see these, one after the other; what is booked on the start, and what is corrected."""
+    played = SimpleNamespace(begin=lambda: True, end=lambda _within, *, last: seen.pop(0))
     monkeypatch.setattr(windows, "Window", lambda *, leaves: played)
     probe, _ = started(monkeypatch, level=level)
     session, charged, corrected = probe.session, [], []
@@ -320,6 +327,12 @@ def test_the_first_window_is_on_the_account_of_the_start(monkeypatch, level, sta
     session.trace, session.looks = SimpleNamespace(kept=None), None
     session.cadence.attend = lambda _step: None
     monkeypatch.setattr(probe, "_look_at_nothing_else", lambda: None)
+    return played, probe, charged, corrected
+
+
+@pytest.mark.parametrize(("level", "start"), [("standard", 1), ("deep", 0)])
+def test_the_first_window_is_on_the_account_of_the_start(monkeypatch, level, start):
+    played, probe, charged, corrected = opening(monkeypatch, [[], []], level)
     for _ in range(2):
         probe._open(30, leaves=True)
         probe._close()
@@ -330,15 +343,28 @@ def test_the_first_window_is_on_the_account_of_the_start(monkeypatch, level, sta
     assert probe._window is None and len(charged) == 2 * start
 
 
+@pytest.mark.parametrize(
+    ("level", "step", "took", "spent", "told"),
+    [("standard", 30, 0.25, 0.0, 0.05), ("standard", 30, 0.25, 0.03, 0.02), ("standard", 30, 0.15, 0.0, 0.0),
+     ("standard", 30, 60.0, 0.0, 0.1), ("standard", 50, 0.25, 0.0, 0.0), ("deep", 30, 0.25, 0.0, 0.0)],
+)  # fmt: skip
+def test_what_the_profiler_slows_its_steps_down_by_is_told_too(monkeypatch, level, step, took, spent, told):
+    """Steps usually take 0.1 s, and there are two in a window."""
+    _, probe, charged, corrected = opening(monkeypatch, [[], []], level)
+    probe.session.cadence.typical_ns = 1e8
+    for place in range(2):
+        probe._open(step, leaves=True)
+        before = len(charged), len(corrected)
+        probe._opened, probe.session.spent = (probe._opened[0] - took, 0), int(spent * 1e9)
+        probe._close()
+        probe.session.spent = 0
+        found = charged[before[0] :] if place == 0 else corrected[before[1] :]
+        assert max(found, default=0) / 1e9 == pytest.approx(told, abs=0.02)
+        assert not told or probe._cost > told  # what follows is planned by it
+
+
 def test_a_window_that_saw_nothing_is_tried_once_more_as_the_first(monkeypatch):
-    seen = [[], [], [Ran("k", 0, 0, 1, 0, 0)]]
-    played = SimpleNamespace(begin=lambda: True, end=lambda *, last: seen.pop(0))
-    monkeypatch.setattr(windows, "Window", lambda *, leaves: played)
-    probe, _ = started(monkeypatch, level="deep")
-    session = probe.session
-    session.trace, session.looks = SimpleNamespace(kept=None), None
-    session.cadence.attend = lambda _step: None
-    monkeypatch.setattr(probe, "_look_at_nothing_else", lambda: None)
+    _, probe, _, _ = opening(monkeypatch, [[], [], [Ran("k", 0, 0, 1, 0, 0)]])
     counted = []
     for _ in range(3):
         probe._open(30, leaves=True)
@@ -350,19 +376,23 @@ def test_a_window_that_saw_nothing_is_tried_once_more_as_the_first(monkeypatch):
 def test_a_window_that_is_open_at_the_end_is_booked_once(monkeypatch):
     """Nobody takes the time of what a session does when it is closed."""
     ends = []
-    played = SimpleNamespace(begin=lambda: True, end=lambda *, last: ends.append(last) or [])
-    monkeypatch.setattr(windows, "Window", lambda *, leaves: played)
-    probe, _ = started(monkeypatch)
-    session, charged, corrected = probe.session, [], []
-    session.charge_start, session.correct = charged.append, corrected.append
-    session.trace, session.looks = SimpleNamespace(kept=None), None
-    session.cadence.attend = lambda _step: None
-    monkeypatch.setattr(probe, "_look_at_nothing_else", lambda: None)
+    played, probe, charged, corrected = opening(monkeypatch, [])
+    played.end = lambda _within, *, last: ends.append(last) or []
     probe._open(30, leaves=True)
     probe.close()
     assert ends == [True] and len(charged) == 2 and corrected == [-charged[0]]
 
 
-def test_nothing_without_the_step_it_was_opened_for():
-    probe = windows.WindowsProbe(SimpleNamespace(journal=None, trace=None))
-    probe._write([Ran("k", 0, 0, 1, 0, 0)])  # writes to nobody
+def test_nothing_without_the_step_it_was_opened_for(monkeypatch):
+    _, probe, _, _ = opening(monkeypatch, [[Ran("k", 0, 0, 1, 0, 0)]])
+    monkeypatch.setattr(probe, "_write", None)  # writes to nobody
+    probe._open(30, leaves=True)
+    probe._spans.append((1, 0, 1, PHASE["forward"], 12, 0, 0, 1000, None, None, None))
+    probe._close()
+
+
+def test_the_time_of_a_script_that_waits_for_something_else_is_not_the_steps(monkeypatch):
+    probe, _ = started(monkeypatch)
+    probe.session.cadence.typical_ns = 1e8
+    wanted = [step for step in range(20, 400) if step != 50 and probe._wanted(step) is not None]
+    assert wanted and min(wanted) == 150  # 0.15 s are one per cent of 15 s, though 1,000 have gone by

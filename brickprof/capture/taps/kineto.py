@@ -18,9 +18,11 @@ profiler, at some call of the script's behind the end of a window: until then th
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -34,7 +36,13 @@ _SAY_LITTLE = "9"
 _SAFE_FROM = (12, 6)
 """The first CUDA whose graphs outlive it, by what torch says."""
 _LAUNCHES = ("Launch", "Memcpy", "Memset")
+_MOVES = "Mem"
+"""How the names of copies and fills begin, which alone have bytes."""
 Replace = Callable[[Any, str, Callable[[Any], Any]], None]
+
+
+Within = tuple[int, int]
+"""From when, and until when."""
 
 
 class Ran(NamedTuple):
@@ -47,6 +55,9 @@ class Ran(NamedTuple):
     device_ns: int
     stream: int
     bytes: int
+
+
+_START = attrgetter("start_ns")
 
 
 class Ways(NamedTuple):
@@ -146,9 +157,10 @@ class Window:
         self._profile, Window._open = profile, self
         return True
 
-    def end(self, *, last: bool = False) -> list[Ran]:
-        """What ran. The profiler is off afterwards; ``restore`` has to follow, some steps later. ``last``: the process
-        may be at its end, and nothing that goes on beside it is begun."""
+    def end(self, within: Within | None = None, *, last: bool = False) -> list[Ran]:
+        """What ran, of all that the host asked for ``within`` these times. The profiler is off afterwards; ``restore``
+        has to follow, some steps later. ``last``: the process may be at its end, and nothing that goes on beside it is
+        begun."""
         if self._profile is None:
             return []
         self._profile = Window._open = None
@@ -159,7 +171,7 @@ class Window:
                 results = torch._C._autograd._disable_profiler()
             finally:
                 _stopped()
-        return found(results.events(), self._shift)
+        return found(results.events(), self._shift, within)
 
     @classmethod
     def give_way(cls) -> None:
@@ -202,26 +214,35 @@ def restore() -> None:
             os.environ[name] = value
 
 
-def found(events: Iterable[Any], shift: int = 0) -> list[Ran]:
-    """Device events with the time of the host's call that has the same correlation; ``shift``: to our clock."""
-    ran, launched = [], {}
+def found(events: Iterable[Any], shift: int = 0, within: Within | None = None) -> list[Ran]:
+    """Device events with the time of the host's call that has the same correlation; ``shift``: to our clock. There are
+    thousands, and the training waits: nothing is asked of those that nobody wants."""
+    host, launched, seen = torch._C._autograd.DeviceType.CPU, {}, []
     for event in events:
-        if event.device_type() == torch._C._autograd.DeviceType.CPU:
-            if any(part in event.name() for part in _LAUNCHES):
-                launched[event.correlation_id()] = event.start_ns()
-        elif not getattr(event, "is_user_annotation", _no)():
-            ran.append(event)
-    return sorted((_ran(event, launched, shift) for event in ran), key=lambda each: each.start_ns)
+        if event.device_type() == host:
+            number = event.correlation_id()
+            if number not in launched or any(part in event.name() for part in _LAUNCHES):
+                launched[number] = event.start_ns()
+        else:
+            seen.append(event)
+    first, last = within if within is not None else (0, math.inf)
+    ran = []
+    for event in seen:
+        start = event.start_ns()
+        asked = launched.get(event.correlation_id(), start) + shift
+        if first <= asked < last and not _annotation(event):
+            name = event.name()
+            size = _bytes(event) if name.startswith(_MOVES) else 0
+            ran.append(Ran(name, asked, start + shift, event.duration_ns(), event.device_resource_id(), size))
+    ran.sort(key=_START)
+    return ran
 
 
-def _no() -> bool:
-    return False
+def _annotation(event: Any) -> bool:
+    told = getattr(event, "is_user_annotation", None)
+    return told is not None and bool(told())
 
 
-def _ran(event: Any, launched: dict[int, int], shift: int) -> Ran:
-    start = event.start_ns()
-    size = getattr(event, "nbytes", None)
-    return Ran(
-        event.name(), launched.get(event.correlation_id(), start) + shift, start + shift, event.duration_ns(),
-        event.device_resource_id(), int(size()) if size is not None else 0,
-    )  # fmt: skip
+def _bytes(event: Any) -> int:
+    told = getattr(event, "nbytes", None)
+    return int(told()) if told is not None else 0
