@@ -13,7 +13,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "brickprof"
 
-BASE = {"bricks", "clock", "errors", "plugins", "pulse", "records", "settings", "text"}
+BASE = {"bricks", "clock", "errors", "kernel_names", "plugins", "pulse", "records", "settings", "text"}
 STORE = BASE | {"journal"}
 CAPTURE = STORE | {"capture", "kernels", "operators", "probes"}
 READ = STORE | {"logs", "run"}
