@@ -519,6 +519,7 @@ def test_where_the_whole_is_too_dear_it_is_kept_more_rarely_but_not_given_up():
 def test_a_batch_that_is_fetched_behind_the_forward_loses_no_output():
     net = Net()
     watch, over, told = watched(net)
+    watch._reckon = lambda: None  # however busy the machine is
     for step in range(8, 60):
         watch.prepare(step)
         loss = net(torch.ones(2, 4)).sum()

@@ -315,3 +315,17 @@ def test_replayed_graphs_are_known(monkeypatch):
         trees = SimpleNamespace(local=SimpleNamespace(tree_manager_containers=containers))
         monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", trees)
         assert surroundings.static_outputs() is expected
+
+
+def test_memory_that_was_made_in_an_inference_is_used_outside_of_it(made):
+    readback, _ = made
+    seen: list[list[float]] = []
+    with torch.inference_mode():
+        readback.read(torch.ones(3), lambda host: seen.append(host.tolist()))
+        readback.poll()
+    readback.read(torch.zeros(3), lambda host: seen.append(host.tolist()))  # into the very same
+    readback.poll()
+    with torch.inference_mode():
+        readback.read(torch.full((3,), 2.0), lambda host: seen.append(host.tolist()))
+        readback.poll()
+    assert seen == [[1.0] * 3, [0.0] * 3, [2.0] * 3]

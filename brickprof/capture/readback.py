@@ -510,4 +510,7 @@ class Readback:
     def _buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         size = 1 << max(4, (numel - 1).bit_length())
         free = self._free.setdefault((self.lane, size, dtype), [])
-        return free.pop() if free else self.lane.buffer(size, dtype)
+        if free:
+            return free.pop()
+        with torch.inference_mode(False):  # what is made inside of one can be written to nowhere else
+            return self.lane.buffer(size, dtype)
