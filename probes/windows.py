@@ -66,6 +66,8 @@ class WindowsProbe(Probe):
         """What a window costs, and what the one that is open has cost so far."""
         self._opened = (0.0, 0)
         """When, and what the session had spent by then."""
+        self._closing = self._began
+        """When the last was closed."""
         self._off = self._told = self._asked = False
         self._closed = self._seen = 0
         self._until = 0
@@ -139,8 +141,10 @@ class WindowsProbe(Probe):
             raise
         if opened:
             self._costs = 0.0
-            self._pay(time.monotonic() - start)
-            self._opened = (time.monotonic(), self.session.spent)
+            opened_at = time.monotonic()
+            self._pay(opened_at - start)
+            # The session books the time of this signal when it is over.
+            self._opened = (opened_at, self.session.spent + int((opened_at - start) * 1e9))
             self._asked |= step in self.session.cadence.planned
             self._window, self._step = window, step
             self._look_at_nothing_else()
@@ -156,6 +160,7 @@ class WindowsProbe(Probe):
 
     def _close(self, *, last: bool = False) -> None:
         start, window = time.monotonic(), self._window
+        self._closing = start
         self._window = self.session.trace.kept = self.session.looks = None
         slowed = 0.0 if last else self._slowed(start)
         if slowed:
@@ -243,7 +248,7 @@ class WindowsProbe(Probe):
                 [name[:200], count, "", places.of([each for each in ran if each.name == name])]
                 for name, count in counts.most_common(_MOST_LAUNCHED)
             ],
-            "cost_ms": round(self._spent * 1e3, 1),
+            "cost_ms": round((self._spent + time.monotonic() - self._closing) * 1e3, 1),
         }
         self.session.fact("window", fields, step=self._step, always=True)
 

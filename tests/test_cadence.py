@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -275,18 +276,23 @@ def test_models_are_looked_for_as_often_as_it_is_worth(level, budget, step_ns, t
     assert set(range(every, 20_000, every)) <= set(looked)
 
 
-def test_what_only_a_young_run_gets_is_no_plan_for_what_follows() -> None:
-    plain, excused = Cadence("standard", 0.01), Cadence("standard", 0.01)
-    for cadence in (plain, excused):
-        for step in range(200):
-            more = 800_000.0 if cadence is excused else 0.0
+def trained(steps: int, more: float, book: Callable[[Cadence, int, float], None]) -> tuple[Cadence, Cadence]:
+    """One of a plain run, and one of a run whose steps take ``more``, which is booked."""
+    plain, other = Cadence("standard", 0.01), Cadence("standard", 0.01)
+    for cadence, longer in ((plain, 0.0), (other, more)):
+        for step in range(steps):
             cadence.begin(step)
-            if more:
-                cadence.excuse(step, more)
+            if longer:
+                book(cadence, step, longer)
             if step % 8:
-                cadence.idled(4_500_000.0 + more, 20_000.0)
+                cadence.idled(4_500_000.0 + longer, 20_000.0)
             else:
-                cadence.end(step, 4_500_000.0 + more, 20_000.0)
+                cadence.end(step, 4_500_000.0 + longer, 20_000.0)
+    return plain, other
+
+
+def test_what_only_a_young_run_gets_is_no_plan_for_what_follows() -> None:
+    plain, excused = trained(200, 800_000.0, Cadence.excuse)
     assert plain.typical_ns == excused.typical_ns < 5_000_000
     assert (plain.ease, plain.stride) == (excused.ease, excused.stride)
     share, spent, grown = excused.settled
@@ -295,17 +301,7 @@ def test_what_only_a_young_run_gets_is_no_plan_for_what_follows() -> None:
 
 
 def test_what_somebody_asks_for_is_told_and_no_plan_is_made_by_it() -> None:
-    plain, apart = Cadence("standard", 0.01), Cadence("standard", 0.01)
-    for cadence in (plain, apart):
-        for step in range(1000):
-            more = 90_000_000.0 if cadence is apart else 0.0
-            cadence.begin(step)
-            if more:
-                cadence.set_apart(step, more)
-            if step % 8:
-                cadence.idled(4_500_000.0 + more, 20_000.0)
-            else:
-                cadence.end(step, 4_500_000.0 + more, 20_000.0)
+    plain, apart = trained(1000, 90_000_000.0, Cadence.set_apart)
     assert plain.typical_ns == apart.typical_ns < 5_000_000 and plain.grown and apart.grown
     assert (plain.ease, plain.stride, plain.overhead) == (apart.ease, apart.stride, apart.overhead)
     assert plain.settled[0] < 0.01 and 18 < apart.settled[0] < 22  # of a grown run, too

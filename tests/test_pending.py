@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from brickprof.capture import surroundings
 from brickprof.capture.pending.clocks import HOST, Clocks
 from brickprof.capture.pending.regions import region, shared, within
 from brickprof.capture.pending.watch import Eye, _asking, _event, listen, put, wrap
+from brickprof.probes.pending import PendingProbe
 from tests.fake_streams import DEFAULT, Gpu
 
 SIDE, OTHER = 1, 2
@@ -787,3 +789,14 @@ def test_an_event_that_is_asked_answers_as_before():
         host.sum()
         undo()
     assert gpu.told == []
+
+
+def test_what_it_takes_is_in_what_the_run_cost(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "_lazy_call", lambda _ready: None)
+    paid: list[tuple[str, int]] = []
+    settings = SimpleNamespace(sync_check=True, level="standard")
+    session = SimpleNamespace(settings=settings, charge_apart=lambda *booked: paid.append(booked))
+    probe = PendingProbe(session)
+    assert probe._watch is not None
+    probe._watch._charge(7)
+    assert paid == [("pending", 7)]

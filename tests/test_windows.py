@@ -363,6 +363,18 @@ def test_what_the_profiler_slows_its_steps_down_by_is_told_too(monkeypatch, leve
         assert not told or probe._cost > told  # what follows is planned by it
 
 
+def test_what_it_took_to_open_one_is_not_taken_for_the_steps(monkeypatch):
+    """The session books it in the middle of them."""
+    played, probe, charged, _ = opening(monkeypatch, [[]])
+    probe.session.cadence.typical_ns = 1e8
+    played.begin = lambda: windows.time.sleep(0.05) or True
+    probe._open(30, leaves=True)
+    probe.session.spent = charged[0]
+    probe._opened = (probe._opened[0] - 0.25, probe._opened[1])
+    probe._close()
+    assert charged[1] / 1e9 == pytest.approx(0.05, abs=0.02)
+
+
 def test_a_window_that_saw_nothing_is_tried_once_more_as_the_first(monkeypatch):
     _, probe, _, _ = opening(monkeypatch, [[], [], [Ran("k", 0, 0, 1, 0, 0)]])
     counted = []

@@ -18,10 +18,9 @@ from brickprof.contracts.verdicts import Because, ContractResult, Severity, Viol
 from brickprof.kernel_names import short
 from brickprof.records import Event
 from brickprof.rules import outcomes
-from brickprof.rules.names import layerless, whole
+from brickprof.rules.like_layers import alike
+from brickprof.rules.names import whole
 from brickprof.rules.story import Story
-
-_ABOUT = 0.5
 
 
 class Launched(NamedTuple):
@@ -89,10 +88,9 @@ def _place(found: list[Launched], story: Story) -> Place | None:
     blocks = next((each.blocks for each in found if each.blocks), ())
     if not blocks:
         return None
-    most, times = blocks[0]
-    alike = [brick for brick, n in blocks if layerless(brick) == layerless(most) and n >= _ABOUT * times]
-    first = min(alike, key=lambda brick: story.depth.of(brick) or 0)
-    return Place(story.names.show(first), dict(blocks)[first], len(alike) - 1)
+    times = dict(blocks)
+    first, *others = alike(times, story)
+    return Place(story.names.show(first), times[first], len(others))
 
 
 def _violation(found: list[Launched], place: Place | None, contract: Contract) -> Violation:

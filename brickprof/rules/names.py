@@ -8,7 +8,6 @@ second model.
 from __future__ import annotations
 
 import math
-import re
 from typing import Any, NamedTuple
 
 from brickprof.bricks import Brick, Kind
@@ -18,11 +17,6 @@ NAMING = frozenset({"brick", "tensor", "model", "optimizer_created", "hyperparam
 """The kinds of events that say what a number or a name means."""
 Key = tuple[str, str]
 """A parameter across ranks: its model and its name."""
-
-
-def layerless(brick: Brick) -> Key:
-    """Where a block stands in its layer, whichever layer that is."""
-    return brick.model, re.sub(r"\d+", "#", brick.path)
 
 
 class Tensor(NamedTuple):

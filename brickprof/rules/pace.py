@@ -16,7 +16,8 @@ from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.records import Event, Record, Span
 from brickprof.rules import outcomes, traffic
-from brickprof.rules.names import layerless, whole
+from brickprof.rules.like_layers import alike
+from brickprof.rules.names import whole
 from brickprof.rules.replicas import replicas
 from brickprof.rules.story import Story
 from brickprof.rules.tempo import Pace, Waits, paces, waits
@@ -25,8 +26,6 @@ _KEPT = 512
 Times = deque[tuple[int, int, int]]
 """Of one block: step, nanoseconds, and the span that says so."""
 _QUESTION = "What makes the steps slow?"
-_ABOUT = 0.5
-"""Layers that take so much of the slowest one's time are as slow as it is."""
 _WHOLE = ("backward", "optimizer", "loader")
 
 
@@ -123,15 +122,7 @@ class Budget:
             brick: lasted - sum(other for each, other in times.items() if _directly_inside(each, brick, times))
             for brick, lasted in times.items()
         }
-        if not own:
-            return None
-        slowest = max(own, key=lambda brick: own[brick])
-        alike = [
-            brick
-            for brick, lasted in own.items()
-            if layerless(brick) == layerless(slowest) and lasted >= _ABOUT * own[slowest]
-        ]
-        return min(alike, key=lambda brick: story.depth.of(brick) or 0)
+        return alike(own, story)[0] if own else None
 
     @staticmethod
     def _storms(

@@ -43,6 +43,7 @@ Replace = Callable[[Any, str, Callable[[Any], Any]], None]
 
 Within = tuple[int, int]
 """From when, and until when."""
+_NOTHING: Within = (0, 0)
 
 
 class Ran(NamedTuple):
@@ -178,7 +179,7 @@ class Window:
         """Somebody else is about to take the profiler: what a window has seen so far is lost, and the environment is
         theirs."""
         if cls._open is not None:
-            cls._open.end()
+            cls._open.end(_NOTHING)
         restore()
 
 
