@@ -23,7 +23,8 @@ from torch import nn
 
 from brickprof.bricks import Brick, Kind
 from brickprof.capture import models, tensors
-from brickprof.capture.lookout import Lookout, Seen
+from brickprof.capture.lookout import Lookout
+from brickprof.capture.outputs import Seen
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import brickprof
 from brickprof.capture import lookout as module
+from brickprof.capture import outputs
 from brickprof.capture.backlog import Backlog
 from brickprof.capture.cadence import GROWN
 from brickprof.capture.lookout import Lookout
@@ -35,6 +36,9 @@ class Counts:
 
     def readable(self, value):
         return True
+
+    def compiled(self, device):
+        return False
 
 
 @pytest.fixture(autouse=True)
@@ -178,7 +182,8 @@ def test_an_output_whose_memory_was_given_away_is_no_evidence():
 
 def test_an_output_of_another_stream_is_no_evidence(monkeypatch):
     net, current = Net(), [1]
-    monkeypatch.setattr(module, "_stream", lambda device: current[0])
+    for each in (module, outputs):
+        monkeypatch.setattr(each, "stream_of", lambda device: current[0])
 
     def switch(number, x):
         current[0] = 2 if number == 1 else 1

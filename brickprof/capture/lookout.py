@@ -12,8 +12,11 @@ An output is no evidence of its block once somebody has written into it, put oth
 another stream than the one that we read on. What is recomputed inside a backward is not looked at. Compiled and
 scripted modules get no hook, and once anything was compiled nobody does: a hook would be traced into the graph.
 
-It is kept in every step where that costs next to nothing, every so many steps where it would cost more, and not at all
-where even that does not fit the budget; there, and on a host, no hook is left on.
+In a stretch of steps that are only noted (see ``stretch``) what is counted stays on the device until the stretch is
+over, so that a look is one launch and nothing else: hooks stay on there, step after step, or, where that does not fit
+the budget, in one stretch of so many. Outside of stretches it is kept in every step where that costs next to nothing,
+every so many steps where it would cost more, and not at all where even that does not fit the budget; there, and on a
+host, no hook is left on.
 """
 
 from __future__ import annotations
@@ -22,13 +25,16 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from brickprof.capture import aside, models, tensors
 from brickprof.capture.cadence import GROWN
+from brickprof.capture.outputs import Output, left, stream_of
+from brickprof.capture.sentry import Arrived, Sentry
 from brickprof.capture.surroundings import compiled_frames, hands_off
 from brickprof.clock import now
 
@@ -62,23 +68,6 @@ _compiling = torch.compiler.is_compiling
 _grad_on = torch.is_grad_enabled
 _transformed: Callable[[], int | None] = torch._C._functorch.maybe_current_level
 _thread = threading.get_ident
-_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _device: 0)
-_claimed: Callable[[torch.Tensor], None] = getattr(torch.Tensor, "_fix_weakref", lambda _tensor: None)
-"""Makes a tensor Python's again, of which only autograd was left as an owner."""
-
-
-class Seen(NamedTuple):
-    """An output that was counted."""
-
-    brick: int
-    numel: int
-    dtype: torch.dtype
-    follows: bool
-    """Whether the block was given the very output before it in the list."""
-
-
-Arrived = Callable[[int, int, Sequence[Seen], list[list[int]]], None]
-"""Told step, micro-batch, outputs in the order of the forward, and (nan, inf) of each."""
 
 
 def on_device(tensor: torch.Tensor) -> bool:
@@ -105,12 +94,27 @@ class Counts:
                 if not aside.run(self._compile, device, name="brickprof-compile"):
                     self.lost = "no thread to compile on"
             return None
-        key = device, _stream(device)
+        key = device, stream_of(device)
         made = self._made.get(key)
         if made is None:
             made = self._made[key] = self._kernel.NonFinite(heard=False)
         found: torch.Tensor = made(gate, values)
         return found
+
+    def add(self, gate: torch.Tensor, values: Sequence[torch.Tensor], out: torch.Tensor, at: int) -> list[int]:
+        """The same, added to ``out`` from its row ``at`` on; what was told of ``values``, which are readable."""
+        device = gate.get_device()
+        key = device, stream_of(device)
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = self._kernel.NonFinite(heard=False)
+        row = self._kernel.row
+        rows = [number for value in values for number in row(value)]
+        made.add(gate, rows, out, at)
+        return rows
+
+    def compiled(self, device: int) -> bool:
+        return self._ready.get(device, False)
 
     def readable(self, value: torch.Tensor) -> bool:
         return self._kernel is None or bool(self._kernel.readable(value))
@@ -126,26 +130,6 @@ class Counts:
             self.lost = f"{type(error).__name__}: {error}"
 
 
-class _Output(NamedTuple):
-    """What is remembered of an output, beside the output itself."""
-
-    value: weakref.ref[torch.Tensor]
-    version: int
-    pointer: int
-    stream: int
-    brick: int
-    follows: bool
-
-    def still(self) -> torch.Tensor | None:
-        """The output, if it is still there and still what the block put out."""
-        value = self.value()
-        if value is None:
-            return None
-        _claimed(value)
-        whole = value._version == self.version and value.data_ptr() == self.pointer
-        return value if whole else None
-
-
 class Lookout:
     def __init__(self, session: Session, arrived: Arrived) -> None:
         self._session = session
@@ -153,7 +137,7 @@ class Lookout:
         self.counts: Any = Counts()
         self._posts: list[tuple[weakref.ref[nn.Module], _Post]] = []
         self._handles: list[Any] = []
-        self._kept: list[_Output] = []
+        self._kept: list[Output] = []
         self._stride = 1
         self._grown_from = 0
         """The step from which on that holds: before, every step is looked at."""
@@ -165,6 +149,11 @@ class Lookout:
         self._entered = -1
         """The last that has begun, or is about to: what was kept since then is of it."""
         self._blind = False
+        self._duty = 1
+        """One stretch of so many is one in which somebody looks out."""
+        self._stretches = 0
+        self._device = -1
+        """Where outputs were counted."""
         self._hooks_ns = 0.0
         self._backwards = 1
         """In a step."""
@@ -213,7 +202,7 @@ class Lookout:
 
     def ahead(self, step: int, most: int) -> int:
         """In how many of the steps behind ``step``, which is over, nobody looks out; up to ``most``."""
-        if not self._posts:
+        if not self._posts or self._in_stretches():
             return most
         if self._handles:
             return 0
@@ -230,9 +219,64 @@ class Lookout:
             self._kept = []
             self._in_vain()
         self._entered = step
-        wanted = step >= self._due and (step < self._grown_from or not step % self._stride) and not self._seen_anyway()
+        wanted = step >= self._due and self._meets(step) and not self._seen_anyway()
         if wanted is not bool(self._handles):
             self._hook() if wanted else self._unhook()
+
+    def _meets(self, step: int) -> bool:
+        if step < self._grown_from or not step % self._stride:
+            return True
+        return self._duty == 1 and self._in_stretches()  # between two of them, hooks stay
+
+    def _in_stretches(self) -> bool:
+        """Whether it is in stretches that somebody looks out, as soon as one begins."""
+        return bool(self.counts.compiled(self._device))
+
+    # -- in a stretch
+
+    def stretch(self, steps: int) -> Watch | None:
+        """A stretch of ``steps`` begins behind the step that is over: who looks out in it, if anybody does."""
+        session = self._session
+        if not self._posts or not self._in_stretches() or session.step + 1 < self._due or self._seen_anyway():
+            return None
+        self._stretches += 1
+        if session.step >= self._grown_from and self._stretches % self._duty:
+            self._unhook()
+            return None
+        if not self._handles:
+            self._hook()
+        self._kept = []
+        return Watch(self, Sentry(self.counts, steps, len(self._posts))) if self._handles else None
+
+    def pass_backward(self, sentry: Sentry, loss: torch.Tensor, place: int) -> None:
+        """A backward begins, in the step of that ``place`` in a stretch."""
+        kept, self._kept = self._kept, []
+        if kept:
+            sentry.count(kept, loss, place)
+        if place == 1:
+            self.timing, self.inside_ns = True, 0
+        elif self.timing:
+            self._hooks_ns, self.timing = _AROUND * self.inside_ns, False
+
+    def pass_update(self) -> None:
+        """An update is made: what was put out since the backward began was recomputed in it."""
+        self._kept.clear()
+
+    def passed(self, sentry: Sentry, first: int) -> None:
+        """The stretch is over that began with the step ``first``."""
+        session, cadence, took = self._session, self._session.cadence, sentry.took
+        # In the middle: now and then the device has no place in its queue, for us nor for the training.
+        usual = median(took) if took else 0.0
+        ours = int(usual * len(took) + self._hooks_ns * sentry.steps)
+        if session.step < self._grown_from:
+            session.charge_start(ours)
+        else:
+            session.correct(ours)
+        host, room = usual + self._hooks_ns, _SHARE * cadence.budget * max(cadence.typical_ns, 1.0) * cadence.ease
+        self._duty = 1
+        while self._duty < _LONGEST and host > self._duty * room:
+            self._duty *= 2
+        sentry.fetch(first, session.readback, self._arrived)
 
     def prepare(self, step: int) -> None:
         """The step before ``step`` is over; what is put out from now on is of that one. Never raises."""
@@ -259,8 +303,8 @@ class Lookout:
             if len(kept) >= _MOST_KEPT:
                 return
         follows = bool(kept) and type(given) is torch.Tensor and given.data_ptr() == kept[-1].pointer
-        stream = _stream(found.get_device())
-        kept.append(_Output(weakref.ref(found), found._version, pointer, stream, brick, follows))
+        stream = stream_of(found.get_device())
+        kept.append(Output(weakref.ref(found), found._version, pointer, stream, brick, follows))
 
     def backward(self, losses: Sequence[torch.Tensor]) -> None:
         """A backward begins: counts in the outputs that are still there."""
@@ -282,28 +326,21 @@ class Lookout:
         if self._empty >= _EMPTY:
             self._pause(_REST)
 
-    def _count(self, kept: list[_Output], losses: Sequence[torch.Tensor]) -> bool:
-        device, stream = losses[0].device, _stream(losses[0].get_device())
-        seen: list[Seen] = []
-        values: list[torch.Tensor] = []
-        before = -1
-        for place, output in enumerate(kept):
-            value = output.still() if output.stream == stream else None
-            if value is not None and value.device == device and self.counts.readable(value):
-                seen.append(Seen(output.brick, value.numel(), value.dtype, output.follows and before == place - 1))
-                values.append(value)
-                before = place
-        if values:
+    def _count(self, kept: list[Output], losses: Sequence[torch.Tensor]) -> bool:
+        self._device = losses[0].get_device()
+        found = left(kept, self._device, self.counts.readable)
+        if found.values:
             self._empty = 0
         else:
             self._in_vain()
-        table = self.counts(_gate(losses), values) if values else None
+        table = self.counts(_gate(losses), found.values) if found.values else None
         session = self._session
         if table is None:
             if self.counts.lost:
                 self._give_up()
             return False
         step, micro, arrived = session.step, max(session.steps.backwards - 1, 0), self._arrived
+        seen = found.seen(kept)
         session.readback.read(table, lambda host: arrived(step, micro, seen, host.tolist()))
         return True
 
@@ -357,6 +394,34 @@ class Lookout:
         self._session.failed(_PIECE, error)
         if self._session.is_off(_PIECE):
             self.blind()
+
+
+class Watch:
+    """The lookout in one stretch. Nothing raises here."""
+
+    __slots__ = ("_lookout", "_sentry", "spent_ns")
+
+    def __init__(self, lookout: Lookout, sentry: Sentry) -> None:
+        self._lookout = lookout
+        self._sentry = sentry
+        self.spent_ns = 0
+
+    def backward(self, loss: torch.Tensor, place: int) -> None:
+        start = _counter()
+        try:
+            self._lookout.pass_backward(self._sentry, loss, place)
+        except Exception as error:
+            self._lookout.failed(error)
+        self.spent_ns += _counter() - start
+
+    def update(self) -> None:
+        self._lookout.pass_update()
+
+    def over(self, first: int) -> None:
+        try:
+            self._lookout.passed(self._sentry, first)
+        except Exception as error:
+            self._lookout.failed(error)
 
 
 class _Post:

@@ -32,6 +32,7 @@ from brickprof.capture.vigil import ends_of
 from brickprof.clock import OFFSET
 
 if TYPE_CHECKING:
+    from brickprof.capture.lookout import Watch
     from brickprof.capture.session import Session
     from brickprof.capture.vigil import Ends, InPassing, Norms
 
@@ -109,7 +110,7 @@ class Stretch:
         "_at", "_began", "_cleared", "_clips", "_current", "_device", "_due", "_ends", "_every", "_key", "_lane",
         "_left", "_losses", "_norms", "_number", "_optimizer", "_passed", "_place", "_rate", "_rates", "_sends",
         "_session", "_stream", "_tables", "_until", "_version", "_whole", "_zeroed", "due", "fetched", "gradients",
-        "noted_ns", "open", "tables_ns", "thread", "waits", "whose",
+        "looks_out", "noted_ns", "open", "tables_ns", "thread", "waits", "whose",
     )  # fmt: skip
 
     def __init__(
@@ -152,6 +153,8 @@ class Stretch:
         self._tables: dict[int, Page] = {}
         self.tables_ns = 0
         """What that took."""
+        self.looks_out: Watch | None = None
+        """Who looks out over the blocks meanwhile."""
         self._left = steps
         self.noted_ns = 0
         """What noting took in the step that was timed."""
@@ -211,6 +214,8 @@ class Stretch:
                 return False
             self._passed.append((self._began, loss.detach(), _counter(), desk.zeroed))
             self.due = len(self._passed) == self._due
+            if self.looks_out is not None:
+                self.looks_out.backward(loss, len(self._passed) - 1)
         except Exception:
             return False
         self._at = _BACKWARD
@@ -296,6 +301,8 @@ class Stretch:
         self._rate = rate
         self._at = _UPDATED
         self.waits = self.fetched = False
+        if self.looks_out is not None:
+            self.looks_out.update()
         self._began = at = _counter()
         self._zeroed = desk.zeroed
         self._left -= 1
@@ -322,7 +329,10 @@ class Stretch:
         if self._rates:
             desk.passed(self.whose, self._cleared, self._zeroed)
         lane, elsewhere = self._lane, self._current is not None and self._current() != self._place
+        first = self._session.step + 1
         with lane.on(self._stream) if elsewhere else nullcontext():
+            if self.looks_out is not None:
+                self.looks_out.over(first)
             self._session.stretches.over(self._number, steps, self.noted_ns)
 
     def stop(self) -> None:
@@ -371,9 +381,11 @@ class _Timed(Stretch):
     __slots__ = ()
 
     def backward(self, loss: Any) -> bool:
-        start = _counter()
+        start, looks_out = _counter(), self.looks_out
+        before = looks_out.spent_ns if looks_out is not None else 0
         noted = super().backward(loss)
-        self.noted_ns += _counter() - start
+        looked = looks_out.spent_ns - before if looks_out is not None else 0
+        self.noted_ns += _counter() - start - looked
         return noted
 
     def clipped(self, parameters: list[Any], norms: Norms | None) -> bool:
@@ -432,6 +444,8 @@ class Stretches:
         made = Careful(session, optimizer, number, steps, clips=normed, whole=whole, tables=tables, most_ns=most)
         if before is not None:
             made.follow(before)
+        if session.lookout is not None:
+            made.looks_out = session.lookout.stretch(steps)
         return made
 
     def over(self, number: int, steps: Passed, noted_ns: int) -> None:

@@ -1,0 +1,70 @@
+"""What blocks have put out, remembered weakly until the backward begins.
+
+Enters: an output, when its block has put it out. Leaves: those that are still there then, and still what their blocks
+put out: nobody has written into them, or put other memory in their place.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+stream_of: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _device: 0)
+"""The stream that is current on a device."""
+_claimed: Callable[[torch.Tensor], None] = getattr(torch.Tensor, "_fix_weakref", lambda _tensor: None)
+"""Makes a tensor Python's again, of which only autograd was left as an owner."""
+
+
+class Output(NamedTuple):
+    """What is remembered of an output, beside the output itself."""
+
+    value: weakref.ref[torch.Tensor]
+    version: int
+    pointer: int
+    stream: int
+    brick: int
+    follows: bool
+    """Whether the block was given the very output before it in the list."""
+
+
+class Seen(NamedTuple):
+    """An output that was counted."""
+
+    brick: int
+    numel: int
+    dtype: torch.dtype
+    follows: bool
+
+
+class Left(NamedTuple):
+    """Those of a list of outputs that are left."""
+
+    places: list[int]
+    values: list[torch.Tensor]
+
+    def seen(self, kept: Sequence[Output]) -> list[Seen]:
+        before, found = -1, []
+        for place, value in zip(self.places, self.values, strict=True):
+            follows = kept[place].follows and before == place - 1
+            found.append(Seen(kept[place].brick, value.numel(), value.dtype, follows))
+            before = place
+        return found
+
+
+def left(kept: Sequence[Output], device: int, readable: Callable[[torch.Tensor], bool]) -> Left:
+    """Those that can be read on the stream that is current on ``device``."""
+    stream = stream_of(device)
+    places, values = [], []
+    for place, (reference, version, pointer, of, _, _) in enumerate(kept):
+        value = reference() if of == stream else None
+        if value is None:
+            continue
+        _claimed(value)
+        whole = value._version == version and value.data_ptr() == pointer and value.get_device() == device
+        if whole and readable(value):
+            places.append(place)
+            values.append(value)
+    return Left(places, values)
