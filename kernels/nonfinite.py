@@ -21,12 +21,10 @@ import triton.language as tl
 from torch import Tensor
 
 from brickprof.kernels._tables import put, send
-from brickprof.operators.launch import FLOATS, Bound, kernel, wants
+from brickprof.operators.launch import FLOATS, INFINITE, Bound, kernel, wants
 
 BLOCK, PROGRAMS = 1024, 32
 """Elements that a program takes at a time, and programs a tensor."""
-_LIMIT = {torch.float32: 0x7F800000, torch.bfloat16: 0x7F80, torch.float16: 0x7C00}
-"""The bits of infinity; more than that, without the sign, is NaN."""
 _MOST_SIZES = 8
 _ROW = 16
 """Bytes that a row of counts takes."""
@@ -67,7 +65,7 @@ class NonFinite:
 
     def __call__(self, gate: Tensor, tensors: Sequence[Tensor]) -> Tensor:
         """A table (tensors, 2) of nan and inf. Asks nothing of the device."""
-        rows = [number for each in tensors for number in row(each)]
+        rows = [number for each in tensors for number in (each.data_ptr(), each.numel(), INFINITE.get(each.dtype, 0))]
         made = self._made.get(len(rows))
         if made is None or made[0] != rows or made[1].device != gate.device:
             _checked_tensors(gate, tensors)
@@ -78,8 +76,9 @@ class NonFinite:
         return out
 
     def add(self, gate: Tensor, rows: list[int], out: Tensor, at: int) -> None:
-        """The same for tensors that are ``readable`` and on one device with the gate, told by ``row``; the counts are
-        added to ``out`` (rows, 2), from its row ``at`` on."""
+        """The same for tensors that are ``readable`` and on one device with the gate: ``rows`` has the address of each,
+        how many elements it has, and the bits of infinity in its type. What is counted is added to ``out`` (rows, 2),
+        from its row ``at`` on."""
         _checked_gate(gate)
         bound = self._placed(rows, gate)
         wants("nonfinite", "out", 3 * (len(out) - at) >= len(rows), f"{len(rows) // 3} rows from {at} on", len(out))
@@ -101,11 +100,6 @@ class NonFinite:
         bound = self._count.bind(grid, gate=like, rows=on_device, out=out, BLOCK=BLOCK, PROGRAMS=PROGRAMS, num_warps=4)
         self._made[len(rows)] = rows, on_device, bound
         return bound
-
-
-def row(tensor: Tensor) -> tuple[int, int, int]:
-    """What the kernel has to know of it."""
-    return tensor.data_ptr(), tensor.numel(), _LIMIT.get(tensor.dtype, 0)
 
 
 def readable(tensor: Tensor) -> bool:

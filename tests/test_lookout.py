@@ -143,7 +143,7 @@ def test_nothing_is_counted_behind_a_finite_loss_and_nothing_lives_longer():
     assert broken(told) == [[]] and over.errors == []
     watch.enter(9)
     net(torch.ones(2, 4))
-    kept = [output.value for output in watch._kept]
+    kept = [output[0] for output in watch._kept]
     gc.collect()
     assert len(kept) == 5 and all(reference() is None for reference in kept)
 
@@ -360,7 +360,7 @@ def test_without_a_kernel_no_hook_is_left_and_it_is_told(monkeypatch):
 def test_where_nothing_can_be_counted_no_hook_is_left(monkeypatch):
     net = Net()
     watch, over, told = watched(net)
-    monkeypatch.setattr(Counts, "readable", lambda self, value: False)
+    monkeypatch.setattr(outputs, "INFINITE", {})  # of types that the kernel does not read
     for step in range(8, 60):
         stepped(watch, over, net, step=step)
     assert hooks(net) == 0 and told == []

@@ -15,7 +15,6 @@ from torch.utils.checkpoint import checkpoint
 from brickprof.capture import lookout as lookouts
 from brickprof.capture import outputs, sentry
 from brickprof.capture.lookout import Lookout
-from brickprof.capture.outputs import Output
 from brickprof.capture.sentry import Sentry
 from tests.test_stretch import (
     Breaks,
@@ -179,7 +178,7 @@ def test_nobody_looks_out_where(counts, why):
 
 def remembered(*values, stream=0):
     return [
-        Output(weakref.ref(value), value._version, value.data_ptr(), stream, brick, brick > 0)
+        (weakref.ref(value), value._version, value.data_ptr(), stream, brick, brick > 0)
         for brick, value in enumerate(values)
     ]
 

@@ -1017,11 +1017,14 @@ class CountsInPassing(Counts):
     def __init__(self):
         self.added: list[tuple[int, int]] = []
 
-    def add(self, gate, values, out, at):
+    def add(self, gate, found, out, at):
+        values = found.values
+        assert [(value.data_ptr(), value.numel()) for value in values] == [
+            *zip(found.rows[::3], found.rows[1::3], strict=True)
+        ]
         self.added.append((len(values), at))
         if not math.isfinite(gate.item()):
             out[at : at + len(values)] += self(gate, values)
-        return [number for value in values for number in (value.data_ptr(), value.numel())]
 
 
 class Breaks(Training):

@@ -33,7 +33,7 @@ from torch import nn
 
 from brickprof.capture import aside, models, tensors
 from brickprof.capture.cadence import GROWN
-from brickprof.capture.outputs import Output, left, stream_of
+from brickprof.capture.outputs import Left, Output, left, stream_of
 from brickprof.capture.sentry import Arrived, Sentry
 from brickprof.capture.surroundings import compiled_frames, hands_off
 from brickprof.clock import now
@@ -65,6 +65,8 @@ _MOST_KEPT = 256
 _PIECE = "lookout"
 _counter = time.perf_counter_ns
 _compiling = torch.compiler.is_compiling
+_Tensor = torch.Tensor
+_weakly = weakref.ref
 _grad_on = torch.is_grad_enabled
 _transformed: Callable[[], int | None] = torch._C._functorch.maybe_current_level
 _thread = threading.get_ident
@@ -101,17 +103,14 @@ class Counts:
         found: torch.Tensor = made(gate, values)
         return found
 
-    def add(self, gate: torch.Tensor, values: Sequence[torch.Tensor], out: torch.Tensor, at: int) -> list[int]:
-        """The same, added to ``out`` from its row ``at`` on; what was told of ``values``, which are readable."""
+    def add(self, gate: torch.Tensor, found: Left, out: torch.Tensor, at: int) -> None:
+        """The same, added to ``out`` from its row ``at`` on, once there is a kernel."""
         device = gate.get_device()
         key = device, stream_of(device)
         made = self._made.get(key)
         if made is None:
             made = self._made[key] = self._kernel.NonFinite(heard=False)
-        row = self._kernel.row
-        rows = [number for value in values for number in row(value)]
-        made.add(gate, rows, out, at)
-        return rows
+        made.add(gate, found.rows, out, at)
 
     def compiled(self, device: int) -> bool:
         return self._ready.get(device, False)
@@ -294,17 +293,17 @@ class Lookout:
         session = self._session
         if session.on.blocks or session.backward_depth or not _grad_on() or _thread() != session.thread:
             return
-        found = output if type(output) is torch.Tensor else tensors.first_tensor(output)
-        if type(found) is not torch.Tensor or _transformed() is not None or not on_device(found):
+        found = output if type(output) is _Tensor else tensors.first_tensor(output)
+        if type(found) is not _Tensor or _transformed() is not None:
             return
-        kept, given, pointer = self._kept, args[0] if args else None, found.data_ptr()
+        kept, device = self._kept, found.get_device()
         if len(kept) >= _MOST_KEPT:
-            kept[:] = [each for each in kept if each.value() is not None]
+            kept[:] = [each for each in kept if each[0]() is not None]
             if len(kept) >= _MOST_KEPT:
                 return
-        follows = bool(kept) and type(given) is torch.Tensor and given.data_ptr() == kept[-1].pointer
-        stream = stream_of(found.get_device())
-        kept.append(Output(weakref.ref(found), found._version, pointer, stream, brick, follows))
+        given = args[0] if kept and args else None
+        follows = type(given) is _Tensor and given.data_ptr() == kept[-1][2]
+        kept.append((_weakly(found), found._version, found.data_ptr(), stream_of(device), brick, follows))
 
     def backward(self, losses: Sequence[torch.Tensor]) -> None:
         """A backward begins: counts in the outputs that are still there."""

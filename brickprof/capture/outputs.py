@@ -12,22 +12,17 @@ from typing import NamedTuple
 
 import torch
 
+from brickprof.operators.launch import INFINITE
+
 stream_of: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _device: 0)
 """The stream that is current on a device."""
 _claimed: Callable[[torch.Tensor], None] = getattr(torch.Tensor, "_fix_weakref", lambda _tensor: None)
 """Makes a tensor Python's again, of which only autograd was left as an owner."""
 
 
-class Output(NamedTuple):
-    """What is remembered of an output, beside the output itself."""
-
-    value: weakref.ref[torch.Tensor]
-    version: int
-    pointer: int
-    stream: int
-    brick: int
-    follows: bool
-    """Whether the block was given the very output before it in the list."""
+Output = tuple[weakref.ref[torch.Tensor], int, int, int, int, bool]
+"""What is remembered of an output: itself, its version, where it lay, the stream it was made in, its brick, and whether
+the block was given the very output before it in the list. One is made for every block in every step: a plain tuple."""
 
 
 class Seen(NamedTuple):
@@ -44,27 +39,36 @@ class Left(NamedTuple):
 
     places: list[int]
     values: list[torch.Tensor]
+    rows: list[int]
+    """Of each: where it lies, how many elements it has, and the bits of infinity in its type."""
 
     def seen(self, kept: Sequence[Output]) -> list[Seen]:
         before, found = -1, []
         for place, value in zip(self.places, self.values, strict=True):
-            follows = kept[place].follows and before == place - 1
-            found.append(Seen(kept[place].brick, value.numel(), value.dtype, follows))
+            brick, follows = kept[place][4:]
+            found.append(Seen(brick, value.numel(), value.dtype, follows and before == place - 1))
             before = place
         return found
 
 
 def left(kept: Sequence[Output], device: int, readable: Callable[[torch.Tensor], bool]) -> Left:
-    """Those that can be read on the stream that is current on ``device``."""
-    stream = stream_of(device)
-    places, values = [], []
+    """Those that can be read on the stream that is current on ``device``. Done in every step, where no cache has any of
+    this: what is asked of a tensor is asked once."""
+    stream, limits, claimed = stream_of(device), INFINITE, _claimed
+    places: list[int] = []
+    values: list[torch.Tensor] = []
+    rows: list[int] = []
     for place, (reference, version, pointer, of, _, _) in enumerate(kept):
         value = reference() if of == stream else None
         if value is None:
             continue
-        _claimed(value)
-        whole = value._version == version and value.data_ptr() == pointer and value.get_device() == device
-        if whole and readable(value):
+        claimed(value)
+        limit = limits.get(value.dtype)
+        if value._version != version or value.data_ptr() != pointer or value.get_device() != device or limit is None:
+            continue
+        size = value.numel()
+        if size and (value.is_contiguous() or readable(value)):
             places.append(place)
             values.append(value)
-    return Left(places, values)
+            rows += (pointer, size, limit)
+    return Left(places, values, rows)

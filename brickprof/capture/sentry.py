@@ -60,10 +60,10 @@ class Sentry:
             self._out = torch.zeros((self._steps * self._most, 2), dtype=torch.int64, device=loss.device)
         if self._out is None or not 0 < len(found.values) <= self._most:
             return
-        rows = counts.add(loss.detach(), found.values, self._out, place * self._most)
-        bricks = [kept[at].brick for at in found.places]
-        if rows != self._rows or bricks != self._bricks:
-            self._rows, self._bricks, self._shown = rows, bricks, found.seen(kept)
+        counts.add(loss.detach(), found, self._out, place * self._most)
+        bricks = [kept[at][4] for at in found.places]
+        if found.rows != self._rows or bricks != self._bricks:
+            self._rows, self._bricks, self._shown = found.rows, bricks, found.seen(kept)
         self._seen[place] = self._shown
         self.took.append(_counter() - start)
 
