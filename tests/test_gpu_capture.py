@@ -21,7 +21,9 @@ import brickprof
 from brickprof.capture import vigil
 from brickprof.capture.budgets import Budgets
 from brickprof.capture.fused import Fused
+from brickprof.capture.sentry import Sentry
 from brickprof.capture.stretch import Stretches
+from brickprof.operators.launch import INFINITE
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -282,16 +284,18 @@ def ready_to_count() -> None:
 
 
 @pytest.mark.parametrize("clip", [True, False])
-def test_the_step_and_the_block_of_a_nan_are_exact_in_a_step_that_nobody_looks_at(tmp_path, monkeypatch, clip):
+@pytest.mark.parametrize("at", [327, 333])
+def test_the_step_and_the_block_of_a_nan_are_exact_in_a_step_that_nobody_looks_at(tmp_path, monkeypatch, at, clip):
     ready_to_count()
     monkeypatch.setattr(Budgets, "learn", lambda *_: None)  # whoever else is on the card makes no step be looked at
-    at, net = 333, Stack().cuda()
+    passing, count = [], Sentry.count
+    monkeypatch.setattr(Sentry, "count", lambda *given: passing.append(given[-1]) or count(*given))
+    net = Stack().cuda()
     with brickprof.attach(net, out=tmp_path, overhead="25%") as bp:
         stacked(net, 400, at=at, clip=clip)
-        watch = bp._session.lookout
         torch.cuda.synchronize()
     run = brickprof.load(bp.folder)
-    assert watch.stride == 1
+    assert len(passing) > 100  # in stretches, at that
     assert at not in {event.step for event in run.events.itertuples() if event.kind == "sampled"}
     told = [event for event in run.events.itertuples() if event.kind == "activation"]
     assert told[0].step == at and told[0].fields["nan"] == 4096 * 1024
@@ -311,7 +315,16 @@ def test_outputs_are_counted_in_any_type_on_the_device():
             tensors.append(value)
     for gate in (math.nan, math.inf, 1.0):
         asked = torch.full((), gate, device="cuda")
-        assert torch.equal(NonFinite()(asked, tensors), reference(asked, tensors))
+        expected = reference(asked, tensors)
+        assert torch.equal(NonFinite()(asked, tensors), expected)
+        adding, out = NonFinite(), torch.zeros((40, 2), dtype=torch.int64, device="cuda")
+        rows = [number for each in tensors for number in (each.data_ptr(), each.numel(), INFINITE[each.dtype])]
+        for at in (2, 20, 20):  # the second and the third where the first was bound, by its address
+            adding.add(asked, rows, out, at)
+        assert torch.equal(out[2:14], expected) and torch.equal(out[20:32], 2 * expected)
+        assert not out[:2].any() and not out[14:20].any() and not out[32:].any()
+        with pytest.raises(ValueError, match="12 rows from 30 on"):
+            adding.add(asked, rows, out, 30)
 
 
 def test_behind_a_finite_loss_the_count_takes_the_device_microseconds():

@@ -57,6 +57,7 @@ def test_the_block_is_known_whatever_the_step(tmp_path, stretches, counts, affor
     step, path, fields = first_broken(run)
     assert (step, path, fields["nan"], fields["inputs_finite"]) == (at, "2", 4, True)
     assert sum(stretches) > 100 and {number for number, _ in counts.added} == {4}
+    assert run.events[run.events.kind == "exit"].iloc[0].fields["looked_out"] >= len(counts.added) > 50
 
 
 class Recomputes(Breaks):

@@ -140,6 +140,8 @@ class Lookout:
         self._stride = 1
         self._grown_from = 0
         """The step from which on that holds: before, every step is looked at."""
+        self.looks = 0
+        """Backwards for which outputs were counted."""
         self._turns = 0
         self._empty = 0
         """Steps in a row in which nothing was left that could be counted."""
@@ -266,6 +268,7 @@ class Lookout:
         session, cadence, took = self._session, self._session.cadence, sentry.took
         # In the middle: now and then the device has no place in its queue, for us nor for the training.
         usual = median(took) if took else 0.0
+        self.looks += len(took)
         ours = int(usual * len(took) + self._hooks_ns * sentry.steps)
         if session.step < self._grown_from:
             session.charge_start(ours)
@@ -373,6 +376,7 @@ class Lookout:
             session.correct(int(ours + self._hooks_ns) - spent)
         self._backwards = max(self._backwards, session.steps.backwards)
         self._turns += 1
+        self.looks += 1
         if self._turns % _RECKON == 1:
             self.timing, self.inside_ns = True, 0
         elif self._turns % _RECKON == 3:

@@ -752,6 +752,7 @@ class Session:
                 **self._settled_costs(),
                 "dropped": {**self.journal.dropped, "readback": self.readback.dropped},
                 "recomputes": self.recomputes,
+                "looked_out": self.lookout.looks if self.lookout is not None else 0,
             }
             self.fact("exit", fields, always=True)
             self.pulse.state = 1 if not self.journal.alive else 2
