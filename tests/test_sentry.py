@@ -136,7 +136,8 @@ def standing(over, counts):
 def test_where_it_does_not_fit_the_budget_it_is_one_stretch_of_some(counts, took, hooks, typical, duty):
     over = session(typical)
     watch, net = standing(over, counts)
-    watch._hooks_ns = hooks
+    watch.inside_ns = hooks // 2
+    watch._timed()
     watch.passed(SimpleNamespace(took=took, steps=len(took), fetch=lambda *_: None), 470)
     usual = sorted(took)[len(took) // 2] if took else 0
     assert watch._duty == duty and over.paid == [len(took) * (usual + hooks)] and not over.started
@@ -145,6 +146,32 @@ def test_where_it_does_not_fit_the_budget_it_is_one_stretch_of_some(counts, took
     assert looked[-1] and watch.hooked == len(net)
     watch.stretch(32)
     assert (watch.hooked == len(net)) is (duty == 1)
+
+
+def test_one_stretch_that_something_held_up_is_no_measure(counts):
+    over = session(28e6)
+    watch, _ = standing(over, counts)
+    for took in (40_000, 50_000, 10**8, 60_000, 10**8):
+        for inside in (20_000, 10**7, 20_000):
+            watch.inside_ns = inside
+            watch._timed()
+        watch.passed(SimpleNamespace(took=[took] * 3, steps=3, fetch=lambda *_: None), 470)
+    assert watch._duty == 1
+
+
+def test_hooks_are_timed_in_one_step_of_a_stretch_and_not_beyond_it(counts):
+    over = session(28e6)
+    watch, _ = standing(over, counts)
+    looked = Sentry(counts, 32, 4)
+    for place in range(2):
+        watch.pass_backward(looked, torch.zeros(()), place)
+    assert watch.timing
+    watch.passed(looked, 470)  # it has ended there
+    assert not watch.timing and not watch._timings
+    for place in range(4):
+        watch.pass_backward(looked, torch.zeros(()), place)
+        watch.inside_ns += 1000
+    assert not watch.timing and list(watch._timings) == [2000]
 
 
 def test_in_a_young_run_it_is_every_one_and_on_the_account_of_the_start(counts):

@@ -24,6 +24,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,9 @@ _REPORTED = 64
 """The same after a report: what comes next is broken for the same reason."""
 _EMPTY = 32
 _MOST_KEPT = 256
+_MIDDLE = 5
+_TIMED_FROM = 1
+"""The step of a stretch behind whose backward hooks begin to be timed, until that of the next."""
 _PIECE = "lookout"
 _counter = time.perf_counter_ns
 _compiling = torch.compiler.is_compiling
@@ -156,6 +160,9 @@ class Lookout:
         self._device = -1
         """Where outputs were counted."""
         self._hooks_ns = 0.0
+        self._timings: deque[float] = deque(maxlen=_MIDDLE)
+        self._counts_ns: deque[float] = deque(maxlen=_MIDDLE)
+        """What the hooks of a step took, and to count in it in a stretch, some times."""
         self._backwards = 1
         """In a step."""
         self.timing = False
@@ -254,10 +261,16 @@ class Lookout:
         kept, self._kept = self._kept, []
         if kept:
             sentry.count(kept, loss, place)
-        if place == 1:
+        if place == _TIMED_FROM:
             self.timing, self.inside_ns = True, 0
         elif self.timing:
-            self._hooks_ns, self.timing = _AROUND * self.inside_ns, False
+            self._timed()
+
+    def _timed(self) -> None:
+        """The hooks of one step were timed. Something else may have come between: the middle of some is believed."""
+        self.timing = False
+        self._timings.append(_AROUND * self.inside_ns)
+        self._hooks_ns = median(self._timings)
 
     def pass_update(self) -> None:
         """An update is made: what was put out since the backward began was recomputed in it."""
@@ -266,15 +279,18 @@ class Lookout:
     def passed(self, sentry: Sentry, first: int) -> None:
         """The stretch is over that began with the step ``first``."""
         session, cadence, took = self._session, self._session.cadence, sentry.took
+        self.timing = False  # where it has ended before they were: what comes next is another step's
         # In the middle: now and then the device has no place in its queue, for us nor for the training.
         usual = median(took) if took else 0.0
         self.looks += len(took)
+        self._counts_ns.extend([usual] * bool(took))
         ours = int(usual * len(took) + self._hooks_ns * sentry.steps)
         if session.step < self._grown_from:
             session.charge_start(ours)
         else:
             session.correct(ours)
-        host, room = usual + self._hooks_ns, _SHARE * cadence.budget * max(cadence.typical_ns, 1.0) * cadence.ease
+        host = self._hooks_ns + (median(self._counts_ns) if self._counts_ns else 0.0)
+        room = _SHARE * cadence.budget * max(cadence.typical_ns, 1.0) * cadence.ease
         self._duty = 1
         while self._duty < _LONGEST and host > self._duty * room:
             self._duty *= 2
@@ -368,7 +384,7 @@ class Lookout:
         behind = session.readback.late(now() - int(session.cadence.typical_ns))
         ours = session.backlog.cost(_PIECE, spent, behind=behind, steady=True)
         if self.timing:
-            self._hooks_ns, self.timing = _AROUND * self.inside_ns, False
+            self._timed()
         if session.step < self._grown_from:
             session.correct(-spent)
             session.charge_start(int(ours + self._hooks_ns))
