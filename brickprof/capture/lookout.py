@@ -63,7 +63,8 @@ _REPORTED = 64
 """The same after a report: what comes next is broken for the same reason."""
 _EMPTY = 32
 _MOST_KEPT = 256
-_MIDDLE = 5
+_MIDDLE, _ENOUGH = 5, 3
+"""Stretches by whose costs it is decided how many there are to be with a lookout, and how many it takes for that."""
 _TIMED_FROM = 1
 """The step of a stretch behind whose backward hooks begin to be timed, until that of the next."""
 _PIECE = "lookout"
@@ -292,7 +293,7 @@ class Lookout:
         host = self._hooks_ns + (median(self._counts_ns) if self._counts_ns else 0.0)
         room = _SHARE * cadence.budget * max(cadence.typical_ns, 1.0) * cadence.ease
         self._duty = 1
-        while self._duty < _LONGEST and host > self._duty * room:
+        while self._duty < _LONGEST and host > self._duty * room and len(self._counts_ns) >= _ENOUGH:
             self._duty *= 2
         sentry.fetch(first, session.readback, self._arrived)
 
