@@ -18,10 +18,9 @@ from torch.profiler import ProfilerActivity
 from torch.utils.checkpoint import checkpoint
 
 import brickprof
-from brickprof.capture import lookout, vigil
+from brickprof.capture import sentry, vigil
 from brickprof.capture.budgets import Budgets
 from brickprof.capture.fused import Fused
-from brickprof.capture.sentry import Sentry
 from brickprof.capture.stretch import Stretches
 from brickprof.operators.launch import INFINITE
 
@@ -288,9 +287,9 @@ def ready_to_count() -> None:
 def test_the_step_and_the_block_of_a_nan_are_exact_in_a_step_that_nobody_looks_at(tmp_path, monkeypatch, at, clip):
     ready_to_count()
     monkeypatch.setattr(Budgets, "learn", lambda *_: None)  # whoever else is on the card makes no step be looked at
-    monkeypatch.setattr(lookout, "_SHARE", 1e3)  # nor is it too dear to look out, however busy the host
-    passing, count = [], Sentry.count
-    monkeypatch.setattr(Sentry, "count", lambda *given: passing.append(given[-1]) or count(*given))
+    monkeypatch.setattr(sentry, "_SHARE", 1e3)  # nor is it too dear to look out, however busy the host
+    passing, count = [], sentry.Sentry._count
+    monkeypatch.setattr(sentry.Sentry, "_count", lambda *given: passing.append(given[-1]) or count(*given))
     net = Stack().cuda()
     with brickprof.attach(net, out=tmp_path) as bp:
         stacked(net, 400, at=at, clip=clip)

@@ -13,9 +13,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from brickprof.capture import lookout as lookouts
-from brickprof.capture import outputs, sentry
+from brickprof.capture import sentry as sentries
 from brickprof.capture.lookout import Lookout
-from brickprof.capture.sentry import Sentry
+from brickprof.capture.sentry import Known
 from tests.test_stretch import (
     Breaks,
     BreaksBetweenEvaluations,
@@ -42,7 +42,7 @@ def counts(monkeypatch):
 @pytest.fixture
 def affordable(monkeypatch):
     """Whatever it costs on this machine."""
-    monkeypatch.setattr(lookouts, "_SHARE", 1e9)
+    monkeypatch.setattr(sentries, "_SHARE", 1e9)
 
 
 def first_broken(run):
@@ -108,156 +108,239 @@ def test_steps_are_stretched_as_they_are_without_anybody_looking_out(tmp_path, s
     assert len(looked) <= len(stretches) + 2 and sum(looked) >= 0.9 * sum(stretches)
 
 
+class Shares(Breaks):
+    """One of the blocks is called twice: which of the two it was nobody could tell."""
+
+    def loss(self, x):
+        return self.net[1](self.net(x)).square().mean()
+
+
+def test_a_block_that_is_called_twice_is_left_out(tmp_path, stretches, counts, affordable):
+    run = recorded(tmp_path, Shares(333, 2), most=32)
+    assert {number for number, _ in counts.added} == {3}
+    assert first_broken(run)[:2] == (333, "2")
+
+
+class Peeks(Breaks):
+    """Runs the model once more without gradients, between a forward and its backward."""
+
+    def step(self, x, number):
+        loss = self.loss(x)
+        self._seen -= 1  # not counted
+        with torch.no_grad():
+            self.kept = self.net(x * math.nan)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+
+def test_what_was_put_out_without_gradients_is_no_evidence(tmp_path, stretches, counts, affordable):
+    run = recorded(tmp_path, Peeks(333, 2), most=32)
+    told = run.events[run.events.kind == "activation"]
+    assert sum(stretches) > 100 and not counts.added
+    assert not [event for event in told.itertuples() if "micro" in event.fields and event.step < 333]
+
+
 # -- when
 
 
 def session(typical=1e9, step=500):
-    paid, started, read = [], [], []
+    paid, started, read, errors = [], [], [], []
     return SimpleNamespace(
         step=step, cadence=SimpleNamespace(budget=0.01, typical_ns=typical, ease=1.0, stride={"blocks": 8}), paid=paid,
         on=SimpleNamespace(blocks=False), backward_depth=0, thread=lookouts._thread(), correct=paid.append,
         charge_start=started.append, started=started, readback=SimpleNamespace(read=lambda *args: read.append(args)),
-        read=read, failed=lambda _piece, error: pytest.fail(str(error)), is_off=lambda _piece: False,
+        read=read, failed=lambda _piece, error: errors.append(error), is_off=lambda _piece: False, errors=errors,
     )  # fmt: skip
 
 
-def standing(over, counts):
+def standing(counts, typical=1e9, step=500, told=None):
+    """A lookout that has learnt what four blocks in a row put out."""
     net = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
-    watch = Lookout(over, lambda *_: None)
+    over = session(typical, step)
+    watch = Lookout(over, lambda *arrived: told.append(arrived) if told is not None else None)
     watch.choose(enumerate(net))
-    return watch, net
+    watch.sentries._known = {brick: Known(0, brick - 1 if brick else None) for brick in range(4)}
+    return watch, net, over
+
+
+def hooks(net):
+    return sum(len(module._forward_hooks) for module in net.modules())
 
 
 @pytest.mark.parametrize(
-    ("took", "hooks", "typical", "duty"),
+    ("took", "hooked", "typical", "duty"),
     [([50_000] * 9, 50_000, 28e6, 1), ([50_000] * 9, 100_000, 28e6, 2), ([50_000] * 9, 50_000, 4e6, 8),
      ([50_000] * 5 + [10**9] * 4, 50_000, 28e6, 1), ([10**9] * 9, 0, 28e6, 32), ([], 0, 28e6, 1)],
 )  # fmt: skip
-def test_where_it_does_not_fit_the_budget_it_is_one_stretch_of_some(counts, took, hooks, typical, duty):
-    over = session(typical)
-    watch, net = standing(over, counts)
-    watch.inside_ns = hooks // 2
-    watch._timed()
+def test_where_it_does_not_fit_the_budget_it_is_one_stretch_of_some(counts, took, hooked, typical, duty):
+    watch, net, over = standing(counts, typical)
     usual = sorted(took)[len(took) // 2] if took else 0
     for known in range(3):
-        watch.passed(SimpleNamespace(took=took, steps=len(took), fetch=lambda *_: None), 470)
-        assert watch._duty == (duty if known == 2 else 1)  # one alone is no measure
-    assert over.paid == [len(took) * (usual + hooks)] * 3 and not over.started
-    looked = [watch.stretch(32) is not None for _ in range(2 * duty)]
-    assert looked.count(True) == 2 and watch.ahead(500, 32) == 32
-    assert looked[-1] and watch.hooked == len(net)
-    watch.stretch(32)
-    assert (watch.hooked == len(net)) is (duty == 1)
+        watch.sentries.over(took, hooked, len(took), young=False)
+        assert watch.sentries._duty == (duty if known == 2 else 1)  # one alone is no measure
+    assert over.paid == [len(took) * (usual + hooked)] * 3 and not over.started
+    looked = []
+    for _ in range(2 * duty):
+        looked.append(watch.stretch(32) is not None)
+        assert (hooks(net) == 4) is looked[-1]
+    assert looked.count(True) == 2 and looked[-1] and watch.ahead(500, 32) == 32
+    assert watch.sentries.always is (duty == 1)
+    watch._stride = 32
+    watch.enter(501)
+    assert (watch.hooked == 4) is (duty == 1)  # between two stretches, too
 
 
 def test_one_stretch_that_something_held_up_is_no_measure(counts):
-    over = session(28e6)
-    watch, _ = standing(over, counts)
-    for took in (40_000, 50_000, 10**8, 60_000, 10**8):
-        for inside in (20_000, 10**7, 20_000):
-            watch.inside_ns = inside
-            watch._timed()
-        watch.passed(SimpleNamespace(took=[took] * 3, steps=3, fetch=lambda *_: None), 470)
-    assert watch._duty == 1
+    watch, _, _ = standing(counts, 28e6)
+    for took, hooked in ((40_000, 30_000), (50_000, 10**8), (10**8, 30_000), (60_000, 10**8), (10**8, 40_000)):
+        watch.sentries.over([took] * 3, hooked, 3, young=False)
+    assert watch.sentries._duty == 1
 
 
-def test_hooks_are_timed_in_one_step_of_a_stretch_and_not_beyond_it(counts):
-    over = session(28e6)
-    watch, _ = standing(over, counts)
-    looked = Sentry(counts, 32, 4)
-    for place in range(2):
-        watch.pass_backward(looked, torch.zeros(()), place)
-    assert watch.timing
-    watch.passed(looked, 470)  # it has ended there
-    assert not watch.timing and not watch._timings
-    for place in range(4):
-        watch.pass_backward(looked, torch.zeros(()), place)
-        watch.inside_ns += 1000
-    assert not watch.timing and list(watch._timings) == [2000]
+def test_hooks_are_timed_in_one_step_of_a_stretch(counts):
+    watch, net, _ = standing(counts)
+    looked = watch.stretch(32)
+    timed = []
+    for place in range(5):
+        x = net(torch.ones(2, 4))
+        timed.append((looked.timing, looked.inside_ns > 0))
+        looked.backward(x.sum(), place)
+    assert timed == [(False, False), (False, False), (True, True), (False, True), (False, True)]
+    assert looked.hooks_ns == sentries._AROUND * looked.inside_ns
 
 
 def test_in_a_young_run_it_is_every_one_and_on_the_account_of_the_start(counts):
-    over = session(step=100)
-    watch, _ = standing(over, counts)
+    watch, _, over = standing(counts, step=100)
     watch._grown_from = 264
-    watch._duty = 8
+    watch.sentries._duty = 8
     assert [watch.stretch(32) is not None for _ in range(4)] == [True] * 4
-    watch.passed(SimpleNamespace(took=[1000] * 3, steps=3, fetch=lambda *_: None), 90)
+    watch.sentries.over([1000] * 3, 0, 3, young=True)
     assert over.started == [3000] and not over.paid
 
 
-@pytest.mark.parametrize("why", ["no kernel yet", "it rests", "all is looked at", "compiled", "no blocks"])
-def test_nobody_looks_out_where(counts, why):
-    over = session()
-    watch, _ = standing(over, counts)
+@pytest.mark.parametrize(
+    "why", ["no kernel yet", "nothing learnt", "it rests", "all is looked at", "compiled", "no blocks"]
+)
+def test_nobody_looks_out_where(counts, why, monkeypatch):
+    watch, net, over = standing(counts)
     if why == "no kernel yet":
         counts.ready = False
+    elif why == "nothing learnt":
+        watch.choose(enumerate(net))
     elif why == "it rests":
         watch.rest()
     elif why == "all is looked at":
         over.on.blocks, over.cadence.stride["blocks"] = True, 1
     elif why == "compiled":
-        watch.blind()
+        monkeypatch.setattr(lookouts, "compiled_frames", lambda: 1)
     else:
         watch.choose([])
-    assert watch.stretch(32) is None and watch.hooked == 0
+    assert watch.stretch(32) is None and hooks(net) == 0
+
+
+def test_no_hook_is_left_once_something_is_compiled_or_the_next_stretch_begins(counts):
+    watch, net, _ = standing(counts)
+    first = watch.stretch(32)
+    assert hooks(net) == 4 and watch.stretch(32) is not first and hooks(net) == 4
+    watch.blind()
+    assert hooks(net) == 0 and watch.stretch(32) is None
 
 
 # -- what
 
 
-def remembered(*values, stream=0):
-    return [
-        (weakref.ref(value), value._version, value.data_ptr(), stream, brick, brick > 0)
-        for brick, value in enumerate(values)
-    ]
-
-
 def test_a_step_is_left_out_where_it_cannot_be_read(counts, monkeypatch):
-    values, looked = [torch.ones(4) for _ in range(3)], Sentry(counts, 4, 3)
-    broken = torch.full((8,), math.nan)
-    looked.count(remembered(*values), broken[1], 0)  # not where the kernel could read it
-    assert not counts.added
-    looked.count(remembered(*values), broken[0], 5)  # behind the end
-    monkeypatch.setattr(sentry, "hands_off", lambda: True)
-    looked.count(remembered(*values), broken[0], 1)
-    assert not counts.added
-    monkeypatch.setattr(sentry, "hands_off", lambda: False)
-    monkeypatch.setattr(outputs, "stream_of", lambda _device: 7)
-    looked.count(remembered(*values), broken[0], 1)
-    assert not counts.added
-    looked.count(remembered(*values, stream=7), broken[0], 2)
-    looked.count(remembered(*values, torch.ones(4), stream=7)[:3], broken[0], 3)
-    looked.count(remembered(*[torch.ones(4)] * 4, stream=7), broken[0], 3)  # more than there is room for
-    assert counts.added == [(3, 6), (3, 9)] and looked.steps == 2
+    watch, net, over = standing(counts)
+    looked, broken = watch.stretch(4), torch.full((8,), math.nan)
+
+    def counted(place, loss=broken[0]):
+        before, held = len(counts.added), net(torch.ones(2, 4))
+        looked.backward(loss, place)
+        return len(counts.added) > before and held is not None
+
+    assert not counted(0, broken[1])  # not where the kernel could read it
+    assert not counted(5)  # behind the end
+    monkeypatch.setattr(sentries, "hands_off", lambda: True)
+    assert not counted(1)
+    monkeypatch.setattr(sentries, "hands_off", lambda: False)
+    assert counted(2) and counted(3) and counts.added == [(4, 8), (4, 12)]
+    with torch.no_grad():
+        assert not counted(4)
+    monkeypatch.setattr(sentries, "INFINITE", {})  # of types that the kernel does not read
+    assert not counted(4) and not over.errors
 
 
 def test_the_first_broken_step_is_told_and_its_blocks_in_order(counts):
-    told, looked = [], Sentry(counts, 4, 2)
-    fine, broken = torch.zeros(()), torch.full((), math.nan)
+    told = []
+    watch, net, over = standing(counts, told=told)
+    over.readback.read = lambda out, done: done(out)
+    looked = watch.stretch(4)
     for place in range(4):
-        first, second = torch.ones(4), torch.ones(4)
-        if place >= 2:
-            second[: place - 1] = math.nan
-        looked.count(remembered(first, second), broken if place >= 2 else fine, place)
-    looked.fetch(100, SimpleNamespace(read=lambda out, done: done(out)), lambda *arrived: told.append(arrived))
+        handle = net[2].register_forward_hook(lambda _m, _a, out: out * math.nan, prepend=True) if place >= 2 else None
+        loss = net(torch.ones(2, 4)).square().sum()
+        looked.backward(loss, place)
+        if handle is not None:
+            handle.remove()
+    looked.over(100)
     ((step, micro, seen, counted),) = told
-    assert (step, micro, counted) == (102, 0, [[0, 0], [1, 0]])
-    assert [(each.brick, each.numel, each.follows) for each in seen] == [(0, 4, False), (1, 4, True)]
+    assert (step, micro, counted) == (102, 0, [[0, 0], [0, 0], [8, 0], [8, 0]])
+    assert [(each.brick, each.numel, each.follows) for each in seen] == [
+        (0, 8, False), (1, 8, True), (2, 8, True), (3, 8, True),
+    ]  # fmt: skip
+    assert hooks(net) == 0 and watch.looks == 4 and not over.errors
 
 
 def test_nothing_is_told_of_a_stretch_without_a_fault(counts):
-    looked = Sentry(counts, 4, 2)
-    value = torch.full((4,), math.nan)  # such as a mask of the script's
-    looked.count(remembered(value), torch.zeros(()), 0)
-    looked.fetch(100, SimpleNamespace(read=lambda out, done: done(out)), lambda *_: pytest.fail("told"))
-    Sentry(counts, 4, 2).fetch(100, None, None)
+    told = []
+    watch, net, over = standing(counts, told=told)
+    over.readback.read = lambda out, done: done(out)
+    looked = watch.stretch(4)
+    held = net(torch.full((2, 4), math.nan)).square()  # such as what the script masks
+    looked.backward(torch.zeros(()), 0)
+    assert held.requires_grad
+    looked.over(100)
+    watch.stretch(4).over(104)
+    assert not told and not over.errors and len(counts.added) == 1
+
+
+def test_what_was_written_into_since_it_was_put_out_is_not_counted(counts):
+    watch, net, _ = standing(counts)
+    looked = watch.stretch(4)
+    first = net[0](torch.ones(2, 4))
+    second = net[1](first)
+    second.mul_(2.0)
+    looked.backward((first.sum() + second.sum()), 0)
+    assert counts.added == [(1, 0)]
 
 
 def test_nothing_lives_longer_for_it(counts):
-    looked, value = Sentry(counts, 4, 2), torch.ones(4)
+    watch, net, _ = standing(counts)
+    looked = watch.stretch(4)
+    value = net[0](torch.ones(2, 4))
     gone = weakref.ref(value)
-    looked.count(remembered(value), torch.zeros(()), 0)
+    looked.backward(value.sum(), 0)
     del value
     gc.collect()
     assert gone() is None
+
+
+def test_blocks_that_put_out_several_things_are_known_by_the_first_tensor(counts):
+    class Pair(nn.Linear):
+        def forward(self, x):
+            return None, super().forward(x)
+
+    class Nothing(nn.Linear):
+        def forward(self, x):
+            return None
+
+    watch, _, over = standing(counts)
+    net = nn.ModuleList([Pair(4, 4), Nothing(4, 4)])
+    watch.choose(enumerate(net))
+    watch.sentries._known = {0: Known(0, None), 1: Known(0, None)}
+    looked = watch.stretch(4)
+    _, value = net[0](torch.ones(2, 4))
+    net[1](value)
+    looked.backward(value.sum(), 0)
+    assert counts.added == [(1, 0)] and not over.errors

@@ -1017,11 +1017,9 @@ class CountsInPassing(Counts):
     def __init__(self):
         self.added: list[tuple[int, int]] = []
 
-    def add(self, gate, found, out, at):
-        values = found.values
-        assert [(value.data_ptr(), value.numel()) for value in values] == [
-            *zip(found.rows[::3], found.rows[1::3], strict=True)
-        ]
+    def add(self, gate, values, rows, out, at):
+        assert rows[::3] == [value.data_ptr() for value in values]
+        assert rows[1::3] == [value.numel() for value in values]
         self.added.append((len(values), at))
         if not math.isfinite(gate.item()):
             out[at : at + len(values)] += self(gate, values)

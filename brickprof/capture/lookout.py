@@ -24,9 +24,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,8 +32,8 @@ from torch import nn
 
 from brickprof.capture import aside, models, tensors
 from brickprof.capture.cadence import GROWN
-from brickprof.capture.outputs import Left, Output, left, stream_of
-from brickprof.capture.sentry import Arrived, Sentry
+from brickprof.capture.outputs import Output, left, stream_of
+from brickprof.capture.sentry import Arrived, Sentries, Sentry
 from brickprof.capture.surroundings import compiled_frames, hands_off
 from brickprof.clock import now
 
@@ -63,10 +61,6 @@ _REPORTED = 64
 """The same after a report: what comes next is broken for the same reason."""
 _EMPTY = 32
 _MOST_KEPT = 256
-_MIDDLE, _ENOUGH = 5, 3
-"""Stretches by whose costs it is decided how many there are to be with a lookout, and how many it takes for that."""
-_TIMED_FROM = 1
-"""The step of a stretch behind whose backward hooks begin to be timed, until that of the next."""
 _PIECE = "lookout"
 _counter = time.perf_counter_ns
 _compiling = torch.compiler.is_compiling
@@ -108,14 +102,17 @@ class Counts:
         found: torch.Tensor = made(gate, values)
         return found
 
-    def add(self, gate: torch.Tensor, found: Left, out: torch.Tensor, at: int) -> None:
-        """The same, added to ``out`` from its row ``at`` on, once there is a kernel."""
+    def add(
+        self, gate: torch.Tensor, values: Sequence[torch.Tensor], rows: list[int], out: torch.Tensor, at: int
+    ) -> None:
+        """The same, added to ``out`` from its row ``at`` on, once there is a kernel; ``rows`` says where each lies, how
+        many elements it has, and the bits of infinity in its type."""
         device = gate.get_device()
         key = device, stream_of(device)
         made = self._made.get(key)
         if made is None:
             made = self._made[key] = self._kernel.NonFinite(heard=False)
-        made.add(gate, found.rows, out, at)
+        made.add(gate, rows, out, at)
 
     def compiled(self, device: int) -> bool:
         return self._ready.get(device, False)
@@ -136,8 +133,8 @@ class Counts:
 
 class Lookout:
     def __init__(self, session: Session, arrived: Arrived) -> None:
-        self._session = session
-        self._arrived = arrived
+        self.session = session
+        self.arrived = arrived
         self.counts: Any = Counts()
         self._posts: list[tuple[weakref.ref[nn.Module], _Post]] = []
         self._handles: list[Any] = []
@@ -152,18 +149,13 @@ class Lookout:
         """Steps in a row in which nothing was left that could be counted."""
         self._due = _FIRST
         """The step from which on somebody looks out."""
+        self._rests_until = 0
+        """The one from which on stretches may have a sentry again, which costs less."""
         self._entered = -1
         """The last that has begun, or is about to: what was kept since then is of it."""
         self._blind = False
-        self._duty = 1
-        """One stretch of so many is one in which somebody looks out."""
-        self._stretches = 0
-        self._device = -1
-        """Where outputs were counted."""
+        self.sentries = Sentries(self)
         self._hooks_ns = 0.0
-        self._timings: deque[float] = deque(maxlen=_MIDDLE)
-        self._counts_ns: deque[float] = deque(maxlen=_MIDDLE)
-        """What the hooks of a step took, and to count in it in a stretch, some times."""
         self._backwards = 1
         """In a step."""
         self.timing = False
@@ -173,6 +165,11 @@ class Lookout:
     def stride(self) -> int:
         """Outputs are looked at in every step that this divides."""
         return self._stride
+
+    @property
+    def young(self) -> bool:
+        """Whether every step is looked at, on the account of the start."""
+        return self.session.step < self._grown_from
 
     @property
     def hooked(self) -> int:
@@ -185,6 +182,7 @@ class Lookout:
         """From now on these are the blocks, each with its brick; on a host there are none."""
         was_hooked = bool(self._handles)
         self._unhook()
+        self.sentries.forget()
         chosen = [] if self._blind else [(module, brick) for brick, module in blocks if _takes_hook(module)]
         self._posts = [(weakref.ref(module), _Post(self, brick)) for module, brick in chosen]
         if was_hooked:
@@ -194,6 +192,7 @@ class Lookout:
         """Something is about to be compiled: no hook may be in its way, nor come or go later."""
         self._blind = True
         self._unhook()
+        self.sentries.forget()
         self._posts = []
 
     def _hook(self) -> None:
@@ -211,7 +210,7 @@ class Lookout:
 
     def ahead(self, step: int, most: int) -> int:
         """In how many of the steps behind ``step``, which is over, nobody looks out; up to ``most``."""
-        if not self._posts or self._in_stretches():
+        if not self._posts or self.sentries.able:
             return most
         if self._handles:
             return 0
@@ -235,67 +234,19 @@ class Lookout:
     def _meets(self, step: int) -> bool:
         if step < self._grown_from or not step % self._stride:
             return True
-        return self._duty == 1 and self._in_stretches()  # between two of them, hooks stay
+        return self.sentries.always  # between two stretches, too
 
-    def _in_stretches(self) -> bool:
-        """Whether it is in stretches that somebody looks out, as soon as one begins."""
-        return bool(self.counts.compiled(self._device))
-
-    # -- in a stretch
-
-    def stretch(self, steps: int) -> Watch | None:
+    def stretch(self, steps: int) -> Sentry | None:
         """A stretch of ``steps`` begins behind the step that is over: who looks out in it, if anybody does."""
-        session = self._session
-        if not self._posts or not self._in_stretches() or session.step + 1 < self._due or self._seen_anyway():
+        session = self.session
+        if not self._posts or session.step + 1 < self._rests_until or self._seen_anyway():
             return None
-        self._stretches += 1
-        if session.step >= self._grown_from and self._stretches % self._duty:
-            self._unhook()
+        self._unhook()
+        if compiled_frames():
+            self.blind()
             return None
-        if not self._handles:
-            self._hook()
-        self._kept = []
-        return Watch(self, Sentry(self.counts, steps, len(self._posts))) if self._handles else None
-
-    def pass_backward(self, sentry: Sentry, loss: torch.Tensor, place: int) -> None:
-        """A backward begins, in the step of that ``place`` in a stretch."""
-        kept, self._kept = self._kept, []
-        if kept:
-            sentry.count(kept, loss, place)
-        if place == _TIMED_FROM:
-            self.timing, self.inside_ns = True, 0
-        elif self.timing:
-            self._timed()
-
-    def _timed(self) -> None:
-        """The hooks of one step were timed. Something else may have come between: the middle of some is believed."""
-        self.timing = False
-        self._timings.append(_AROUND * self.inside_ns)
-        self._hooks_ns = median(self._timings)
-
-    def pass_update(self) -> None:
-        """An update is made: what was put out since the backward began was recomputed in it."""
-        self._kept.clear()
-
-    def passed(self, sentry: Sentry, first: int) -> None:
-        """The stretch is over that began with the step ``first``."""
-        session, cadence, took = self._session, self._session.cadence, sentry.took
-        self.timing = False  # where it has ended before they were: what comes next is another step's
-        # In the middle: now and then the device has no place in its queue, for us nor for the training.
-        usual = median(took) if took else 0.0
-        self.looks += len(took)
-        self._counts_ns.extend([usual] * bool(took))
-        ours = int(usual * len(took) + self._hooks_ns * sentry.steps)
-        if session.step < self._grown_from:
-            session.charge_start(ours)
-        else:
-            session.correct(ours)
-        host = self._hooks_ns + (median(self._counts_ns) if self._counts_ns else 0.0)
-        room = _SHARE * cadence.budget * max(cadence.typical_ns, 1.0) * cadence.ease
-        self._duty = 1
-        while self._duty < _LONGEST and host > self._duty * room and len(self._counts_ns) >= _ENOUGH:
-            self._duty *= 2
-        sentry.fetch(first, session.readback, self._arrived)
+        blocks = ((module, post.brick) for reference, post in self._posts if (module := reference()) is not None)
+        return self.sentries.post(blocks, steps, young=self.young)
 
     def prepare(self, step: int) -> None:
         """The step before ``step`` is over; what is put out from now on is of that one. Never raises."""
@@ -306,11 +257,11 @@ class Lookout:
 
     def _seen_anyway(self) -> bool:
         """Whether outputs are looked at in every step."""
-        return self._session.on.blocks and self._session.cadence.stride["blocks"] == 1
+        return self.session.on.blocks and self.session.cadence.stride["blocks"] == 1
 
     def keep(self, brick: int, args: Any, output: Any) -> None:
         """A block of the model has put out ``output``."""
-        session = self._session
+        session = self.session
         if session.on.blocks or session.backward_depth or not _grad_on() or _thread() != session.thread:
             return
         found = output if type(output) is _Tensor else tensors.first_tensor(output)
@@ -344,48 +295,51 @@ class Lookout:
         self._empty += 1
         if self._empty >= _EMPTY:
             self._pause(_REST)
+            self._rests_until = self._due
 
     def _count(self, kept: list[Output], losses: Sequence[torch.Tensor]) -> bool:
-        self._device = losses[0].get_device()
-        found = left(kept, self._device, self.counts.readable)
+        device = losses[0].get_device()
+        found = left(kept, device, self.counts.readable)
         if found.values:
             self._empty = 0
         else:
             self._in_vain()
         table = self.counts(_gate(losses), found.values) if found.values else None
-        session = self._session
+        session = self.session
         if table is None:
             if self.counts.lost:
                 self._give_up()
             return False
-        step, micro, arrived = session.step, max(session.steps.backwards - 1, 0), self._arrived
+        step, micro, arrived = session.step, max(session.steps.backwards - 1, 0), self.arrived
         seen = found.seen(kept)
+        self.sentries.learn(kept, found, device)
         session.readback.read(table, lambda host: arrived(step, micro, seen, host.tolist()))
         return True
 
     def rest(self) -> None:
         """The first block is known: what follows is broken for the same reason."""
         self._pause(_REPORTED)
+        self._rests_until = self._due
 
     def _pause(self, steps: int) -> None:
-        self._due = self._session.step + steps
+        self._due = self.session.step + steps
         self._unhook()
 
     def _give_up(self) -> None:
         reason, instead = self.counts.lost[:300], "a sum of each block's output in sampled steps"
         fields = {"operation": "nonfinite", "reason": reason, "instead": instead}
-        self._session.fact("fallback", fields, always=True)
+        self.session.fact("fallback", fields, always=True)
         self.blind()
 
     # -- what it costs
 
     def _learn(self, spent: int) -> None:
         """The device has next to nothing to do for a finite loss: what counts is the host, and its hooks most."""
-        session = self._session
+        session = self.session
         behind = session.readback.late(now() - int(session.cadence.typical_ns))
         ours = session.backlog.cost(_PIECE, spent, behind=behind, steady=True)
         if self.timing:
-            self._timed()
+            self._hooks_ns, self.timing = _AROUND * self.inside_ns, False
         if session.step < self._grown_from:
             session.correct(-spent)
             session.charge_start(int(ours + self._hooks_ns))
@@ -400,58 +354,30 @@ class Lookout:
             self._reckon()
 
     def _reckon(self) -> None:
-        cadence = self._session.cadence
-        host = self._backwards * (_USUAL * self._session.backlog.quickest(_PIECE) + self._hooks_ns)
+        cadence = self.session.cadence
+        host = self._backwards * (_USUAL * self.session.backlog.quickest(_PIECE) + self._hooks_ns)
         room = _SHARE * cadence.budget * max(cadence.typical_ns, 1.0)
         self._stride = 1
         while self._stride < _LONGEST and host > self._stride * cadence.ease * room:
             self._stride *= 2
         self._grown_from = GROWN if host <= _YOUNG_NS else 0
-        if host > _DEAREST * room and self._session.step >= self._grown_from:
+        if host > _DEAREST * room and self.session.step >= self._grown_from:
             self._pause(_REST)
 
     def failed(self, error: Exception) -> None:
-        self._session.failed(_PIECE, error)
-        if self._session.is_off(_PIECE):
+        self.session.failed(_PIECE, error)
+        if self.session.is_off(_PIECE):
             self.blind()
-
-
-class Watch:
-    """The lookout in one stretch. Nothing raises here."""
-
-    __slots__ = ("_lookout", "_sentry", "spent_ns")
-
-    def __init__(self, lookout: Lookout, sentry: Sentry) -> None:
-        self._lookout = lookout
-        self._sentry = sentry
-        self.spent_ns = 0
-
-    def backward(self, loss: torch.Tensor, place: int) -> None:
-        start = _counter()
-        try:
-            self._lookout.pass_backward(self._sentry, loss, place)
-        except Exception as error:
-            self._lookout.failed(error)
-        self.spent_ns += _counter() - start
-
-    def update(self) -> None:
-        self._lookout.pass_update()
-
-    def over(self, first: int) -> None:
-        try:
-            self._lookout.passed(self._sentry, first)
-        except Exception as error:
-            self._lookout.failed(error)
 
 
 class _Post:
     """The hook of one block."""
 
-    __slots__ = ("_brick", "_lookout")
+    __slots__ = ("_lookout", "brick")
 
     def __init__(self, lookout: Lookout, brick: int) -> None:
         self._lookout = lookout
-        self._brick = brick
+        self.brick = brick
 
     def after(self, _module: Any, args: Any, output: Any) -> None:
         if _compiling():
@@ -459,7 +385,7 @@ class _Post:
         lookout = self._lookout
         start = _counter() if lookout.timing else 0
         try:
-            lookout.keep(self._brick, args, output)
+            lookout.keep(self.brick, args, output)
         except Exception as error:
             lookout.failed(error)
         if start:

@@ -12,11 +12,9 @@ from typing import NamedTuple
 
 import torch
 
-from brickprof.operators.launch import INFINITE
-
 stream_of: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _device: 0)
 """The stream that is current on a device."""
-_claimed: Callable[[torch.Tensor], None] = getattr(torch.Tensor, "_fix_weakref", lambda _tensor: None)
+claimed: Callable[[torch.Tensor], None] = getattr(torch.Tensor, "_fix_weakref", lambda _tensor: None)
 """Makes a tensor Python's again, of which only autograd was left as an owner."""
 
 
@@ -39,8 +37,6 @@ class Left(NamedTuple):
 
     places: list[int]
     values: list[torch.Tensor]
-    rows: list[int]
-    """Of each: where it lies, how many elements it has, and the bits of infinity in its type."""
 
     def seen(self, kept: Sequence[Output]) -> list[Seen]:
         before, found = -1, []
@@ -52,23 +48,17 @@ class Left(NamedTuple):
 
 
 def left(kept: Sequence[Output], device: int, readable: Callable[[torch.Tensor], bool]) -> Left:
-    """Those that can be read on the stream that is current on ``device``. Done in every step, where no cache has any of
-    this: what is asked of a tensor is asked once."""
-    stream, limits, claimed = stream_of(device), INFINITE, _claimed
+    """Those that can be read on the stream that is current on ``device``."""
+    stream, claim = stream_of(device), claimed
     places: list[int] = []
     values: list[torch.Tensor] = []
-    rows: list[int] = []
     for place, (reference, version, pointer, of, _, _) in enumerate(kept):
         value = reference() if of == stream else None
         if value is None:
             continue
-        claimed(value)
-        limit = limits.get(value.dtype)
-        if value._version != version or value.data_ptr() != pointer or value.get_device() != device or limit is None:
-            continue
-        size = value.numel()
-        if size and (value.is_contiguous() or readable(value)):
+        claim(value)
+        whole = value._version == version and value.data_ptr() == pointer and value.get_device() == device
+        if whole and readable(value):
             places.append(place)
             values.append(value)
-            rows += (pointer, size, limit)
-    return Left(places, values, rows)
+    return Left(places, values)

@@ -32,7 +32,7 @@ from brickprof.capture.vigil import ends_of
 from brickprof.clock import OFFSET
 
 if TYPE_CHECKING:
-    from brickprof.capture.lookout import Watch
+    from brickprof.capture.sentry import Sentry
     from brickprof.capture.session import Session
     from brickprof.capture.vigil import Ends, InPassing, Norms
 
@@ -153,7 +153,7 @@ class Stretch:
         self._tables: dict[int, Page] = {}
         self.tables_ns = 0
         """What that took."""
-        self.looks_out: Watch | None = None
+        self.looks_out: Sentry | None = None
         """Who looks out over the blocks meanwhile."""
         self._left = steps
         self.noted_ns = 0
