@@ -1076,7 +1076,7 @@ def test_between_them_somebody_looks_out_over_the_blocks(tmp_path, stretches, mo
     counted, count = [], lookouts.Lookout._count
 
     def counting(self, kept, losses):
-        counted.append((self._session.step, len(kept)))
+        counted.append((self.session.step, len(kept)))
         return count(self, kept, losses)
 
     monkeypatch.setattr(lookouts.Lookout, "_count", counting)

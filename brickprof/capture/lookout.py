@@ -245,8 +245,12 @@ class Lookout:
         if compiled_frames():
             self.blind()
             return None
-        blocks = ((module, post.brick) for reference, post in self._posts if (module := reference()) is not None)
-        return self.sentries.post(blocks, steps, young=self.young)
+        blocks = [(module, post.brick) for reference, post in self._posts if (module := reference()) is not None]
+        try:
+            return self.sentries.post(blocks, steps, young=self.young)
+        except Exception as error:
+            self.failed(error)
+            return None
 
     def prepare(self, step: int) -> None:
         """The step before ``step`` is over; what is put out from now on is of that one. Never raises."""
@@ -298,6 +302,7 @@ class Lookout:
             self._rests_until = self._due
 
     def _count(self, kept: list[Output], losses: Sequence[torch.Tensor]) -> bool:
+        self.sentries.fetch(None)  # of steps before this one
         device = losses[0].get_device()
         found = left(kept, device, self.counts.readable)
         if found.values:

@@ -5,9 +5,9 @@ stretch, with its loss. Leaves: when the stretch is over and what was counted ha
 output was not finite.
 
 A training whose host is busy has none of our code in a cache, and every line of it takes several times as long as it
-should. So a hook does next to nothing here: a weak reference. Whatever else has to be known of an output was learnt
-before (how often it was written into by the time its block put it out, whether the next block was given it), and what
-is not as it was then is not counted. A look is one launch, and where the outputs lie where they lay in the step before
+should. So a hook does next to nothing here: weak references. Whatever else has to be known of an output was learnt
+before (how often it was written into by the time its block put it out), and what is not as it was then is not counted.
+A look is one launch, and where the outputs lie where they lay in the step before
 nothing else is sent; what is counted stays on the device, added to a table that nobody reads until the stretch is over.
 """
 
@@ -40,19 +40,31 @@ _TIMED_FROM = 1
 """The step of a stretch behind whose backward hooks begin to be timed, until that of the next."""
 _AROUND = 3.0
 """A hook takes so many times what it takes inside: torch calls a module that has one in a longer way."""
+_REST = 1024
+"""Steps for which no stretch has one where none fits the budget, or nothing could be counted."""
+_VAIN, _MOST_UNREAD = 3, 3
+_LATELY = 64
+"""Steps within which there was a stretch, where there are any."""
+_MOST_NUMBERS = 4096
+"""That are fetched at once: more would count as full statistics."""
 _ALIGNED = 16
 _counter = time.perf_counter_ns
 _Tensor = torch.Tensor
+_compiling = torch.compiler.is_compiling
+_grad_on = torch.is_grad_enabled
+Glance = tuple["weakref.ref[torch.Tensor]", "weakref.ref[torch.Tensor] | None"]
+"""What a block has put out, and what it was given."""
 Arrived = Callable[[int, int, Sequence[Seen], list[list[int]]], None]
 """Told step, micro-batch, outputs in the order of the forward, and (nan, inf) of each."""
 
 
-class Known(NamedTuple):
-    """What was learnt of the output of a block."""
+class Counted(NamedTuple):
+    """What was counted in a stretch, on the device."""
 
-    version: int
-    before: int | None
-    """The brick whose output this block was given."""
+    out: torch.Tensor
+    first: int
+    seen: dict[int, list[Seen]]
+    most: int
 
 
 class Sentries:
@@ -60,12 +72,23 @@ class Sentries:
 
     def __init__(self, lookout: Lookout) -> None:
         self._lookout = lookout
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, int] = {}
+        """By the brick, in the order of the forward: the version that its output has when it is put out."""
         self._device = -1
+        self._deaf_until = 0
+        """The step from which on something is learnt again."""
+        self._over_at = -_LATELY
+        """The step in which a stretch was over that had one."""
+        self._vain = 0
+        """Stretches in a row in which nothing could be counted."""
+        self._handed: tuple[int, dict[int, Glance]] = (0, {})
+        """What was put out behind the last backward of a stretch, for the step of that number."""
+        self._unread: list[Counted] = []
         self._standing: Sentry | None = None
         self._duty = 1
         """One stretch of so many has one."""
         self._stretches = 0
+        self._judged = 0
         self._hooks_ns: deque[float] = deque(maxlen=_MIDDLE)
         self._counts_ns: deque[float] = deque(maxlen=_MIDDLE)
         """What the hooks of a step took, and to count in it, some times."""
@@ -77,16 +100,20 @@ class Sentries:
 
     @property
     def always(self) -> bool:
-        return self._duty == 1 and self.able
+        """Whether every stretch has one, and there are stretches."""
+        return self._duty == 1 and self.able and self._lookout.session.step - self._over_at < _LATELY
 
     def learn(self, kept: Sequence[Output], left: Left, device: int) -> None:
         """These were put out in a step that is over, and were counted on ``device``."""
+        if self._lookout.session.step < self._deaf_until:
+            return
         bricks = [output[4] for output in kept]
-        known: dict[int, Known] = {}
-        for place, value in zip(left.places, left.values, strict=True):
-            if bricks.count(bricks[place]) == 1 and value.requires_grad:
-                known[bricks[place]] = Known(kept[place][1], bricks[place - 1] if kept[place][5] else None)
-        self._known, self._device = known, device
+        self._known = {
+            bricks[place]: kept[place][1]
+            for place, value in zip(left.places, left.values, strict=True)
+            if bricks.count(bricks[place]) == 1 and value.requires_grad
+        }
+        self._device = device
 
     def forget(self) -> None:
         """The blocks are others, or there are none to be hooked any more."""
@@ -100,17 +127,37 @@ class Sentries:
             self._standing.dismiss()
         if not self.able:
             return None
+        self.fetch(None)
         self._stretches += 1
         if not young and self._stretches % self._duty:
             return None
         hooked = [(module, brick) for module, brick in blocks if brick in self._known]
-        self._standing = Sentry(self, self._lookout, hooked, self._known, steps)
-        return self._standing
+        made = self._standing = Sentry(self, self._lookout, hooked, self._known, steps)
+        step, glances = self._handed
+        if step == self._lookout.session.step + 1:
+            made.glances.update(glances)
+        self._handed = (0, {})
+        return made
+
+    def fetch(self, counted: Counted | None) -> None:
+        """Sends for what was counted, unless it is somebody else's moment: then it waits for the next."""
+        if counted is not None:
+            self._unread = [*self._unread[-_MOST_UNREAD:], counted]
+        if not self._unread or hands_off():
+            return
+        unread, self._unread = self._unread, []
+        for each in unread:
+            self._lookout.session.readback.read(each.out, _told(self._lookout.arrived, each))
+
+    def hand_over(self, step: int, glances: dict[int, Glance]) -> None:
+        """A stretch is over in the middle of ``step``: another may follow at once."""
+        self._handed = (step, dict(glances))
 
     def over(self, took: Sequence[int], hooks_ns: float, steps: int, *, young: bool) -> None:
-        """A stretch is over, in which to count took so long in some steps."""
+        """A stretch is over, of ``steps`` backwards, in some of which to count took so long."""
         self._standing = None
         session, cadence = self._lookout.session, self._lookout.session.cadence
+        self._over_at = session.step
         if hooks_ns:
             self._hooks_ns.append(hooks_ns)
         # In the middle: now and then the device has no place in its queue, for us nor for the training.
@@ -123,38 +170,48 @@ class Sentries:
             session.charge_start(ours)
         else:
             session.correct(ours)
+        self._vain = 0 if took or not steps else self._vain + 1
+        self._judged += 1
         host = hooks + (median(self._counts_ns) if self._counts_ns else 0.0)
         room = _SHARE * cadence.budget * max(cadence.typical_ns, 1.0) * cadence.ease
         self._duty = 1
-        while self._duty < _LONGEST and host > self._duty * room and len(self._counts_ns) >= _ENOUGH:
+        while self._duty < _LONGEST and host > self._duty * room and self._judged >= _ENOUGH:
             self._duty *= 2
+        if self._vain >= _VAIN or (host > _LONGEST * room and self._judged >= _ENOUGH and not young):
+            self._deaf_until, self._vain = session.step + _REST, 0
+            self.forget()
 
 
 class Sentry:
     """In one stretch. Nothing raises here, and no tensor of the script's lives longer for it."""
 
     __slots__ = (
-        "_bricks", "_counts", "_glances", "_handles", "_known", "_lookout", "_most", "_out", "_rows", "_seen",
-        "_sentries", "_shown", "_steps", "_took", "_young", "hooks_ns", "inside_ns", "spent_ns", "timing",
+        "_backwards", "_bricks", "_counts", "_follow", "_handles", "_known", "_lookout", "_most", "_out", "_rows",
+        "_seen", "_sentries", "_shown", "_steps", "_took", "_young", "glances", "hooks_ns", "inside_ns", "spent_ns",
+        "timing",
     )  # fmt: skip
 
     def __init__(
         self, sentries: Sentries, lookout: Lookout, blocks: Sequence[tuple[nn.Module, int]],
-        known: Mapping[int, Known], steps: int,
+        known: Mapping[int, int], steps: int,
     ) -> None:  # fmt: skip
         self._sentries = sentries
         self._lookout = lookout
         self._counts = lookout.counts
         self._known = known
-        self._steps = steps + 1  # the one behind the last may begin before anybody notices
+        self._most = max(len(blocks), 1)
+        # One more: that behind the last may begin before anybody notices.
+        self._steps = min(steps + 1, _MOST_NUMBERS // (2 * self._most))
         self._young = lookout.young
-        self._most = len(blocks)
+        self._backwards = 0
         self._out: torch.Tensor | None = None
         """(nan, inf) of each output, so many for each step."""
         self._bricks: list[int] = []
         self._rows: list[int] = []
+        self._follow: list[bool] = []
         self._shown: list[Seen] = []
-        """What was counted last: of which bricks, where and how large, and the same in words."""
+        """What was counted last: of which bricks, where and how large, whether each was given the one before, and the
+        same in words."""
         self._seen: dict[int, list[Seen]] = {}
         """By the place of the step."""
         self._took: list[int] = []
@@ -162,104 +219,131 @@ class Sentry:
         self.inside_ns = 0
         self.hooks_ns = 0.0
         self.spent_ns = 0
-        self._glances: dict[int, weakref.ref[torch.Tensor]] = {}
-        """What each block put out last."""
-        self._handles = [module.register_forward_hook(_glance(self, brick, self._glances)) for module, brick in blocks]
+        self.glances: dict[int, Glance] = {}
+        """What each block put out last, and was given."""
+        self._handles: list[Any] = []
+        try:
+            for module, brick in blocks:
+                self._handles.append(module.register_forward_hook(_glance(self, brick, self.glances)))
+        except BaseException:
+            self.dismiss()
+            raise
 
     def dismiss(self) -> None:
         """No hook of it is left."""
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
-        self._glances.clear()
+        self.glances.clear()
 
     def backward(self, loss: torch.Tensor, place: int) -> None:
         """One begins with ``loss``, in the step of that ``place``."""
         start = _counter()
+        self._backwards += 1
         try:
-            if self._glances and self._count(loss, place):
+            if self.glances and self._count(loss, place):
                 self._took.append(_counter() - start)
-            self._glances.clear()
+            self.glances.clear()
             if self.timing:
                 self.timing, self.hooks_ns = False, _AROUND * self.inside_ns
             if place == _TIMED_FROM:
                 self.timing, self.inside_ns = True, 0
         except Exception as error:
-            self._glances.clear()
+            self.glances.clear()
             self._lookout.failed(error)
         self.spent_ns += _counter() - start
 
     def update(self) -> None:
         """What was put out since the backward began was recomputed in it."""
-        self._glances.clear()
+        self.glances.clear()
 
     def over(self, first: int) -> None:
         """The stretch is over, whose first step was ``first``."""
+        start = _counter()
         try:
+            self._sentries.hand_over(first + self._backwards, self.glances)
             self.dismiss()
-            self._sentries.over(self._took, self.hooks_ns, len(self._seen), young=self._young)
             self._lookout.looks += len(self._took)
-            if self._out is not None:
-                arrived, seen, most = self._lookout.arrived, self._seen, self._most
-                self._lookout.session.readback.read(self._out, lambda host: _tell(arrived, host, first, seen, most))
+            counted = None if self._out is None else Counted(self._out, first, dict(self._seen), self._most)
+            self._sentries.fetch(counted)
+            self._sentries.over(self._took, self.hooks_ns, self._backwards, young=self._young)
         except Exception as error:
             self._lookout.failed(error)
+        self._lookout.session.correct(_counter() - start)
 
     def _count(self, loss: torch.Tensor, place: int) -> bool:
         device, counts = loss.get_device(), self._counts
-        if place >= self._steps or not counts.compiled(device) or loss.data_ptr() % _ALIGNED or hands_off():
+        if place >= self._steps or not counts.compiled(device) or loss.dtype is not torch.float32:
             return False
-        bricks, values, rows = self._left(device, counts.readable)
+        if loss.data_ptr() % _ALIGNED or hands_off():
+            return False
+        bricks, values, rows, follow = self._left(device, counts.readable)
         if not 0 < len(bricks) <= self._most:
             return False
+        if rows != self._rows or bricks != self._bricks or follow != self._follow:
+            if not all(map(_is_there, values)):
+                return False
+            self._rows, self._bricks, self._follow = rows, bricks, follow
+            told = zip(bricks, values, follow, strict=True)
+            self._shown = [Seen(brick, value.numel(), value.dtype, follows) for brick, value, follows in told]
         if self._out is None:
             self._out = torch.zeros((self._steps * self._most, 2), dtype=torch.int64, device=loss.device)
         counts.add(loss.detach(), values, rows, self._out, place * self._most)
-        if rows != self._rows or bricks != self._bricks:
-            self._rows, self._bricks, self._shown = rows, bricks, self._described(bricks, values)
         self._seen[place] = self._shown
         return True
 
     def _left(
         self, device: int, readable: Callable[[torch.Tensor], bool]
-    ) -> tuple[list[int], list[torch.Tensor], list[int]]:
-        """Outputs that are still there, as they were put out: their bricks, themselves, and where and how large."""
-        known, limits, claim = self._known, INFINITE, claimed
+    ) -> tuple[list[int], list[torch.Tensor], list[int], list[bool]]:
+        """Outputs that are still there, as they were put out, in the order of the forward: their bricks, themselves,
+        where and how large, and whether the block was given the one before."""
+        limits, claim, glances = INFINITE, claimed, self.glances
         bricks: list[int] = []
         values: list[torch.Tensor] = []
         rows: list[int] = []
-        for brick, reference in self._glances.items():
-            value = reference()
-            if value is None:
+        follow: list[bool] = []
+        before: Any = glances  # no reference is that
+        for brick, version in self._known.items():
+            reference, given = glances.get(brick, _NOTHING)
+            value = reference() if reference is not None else None
+            if value is None or type(value) is not _Tensor:
+                before = glances
                 continue
             claim(value)
-            limit = limits.get(value.dtype)
-            if value._version != known[brick].version or not value.requires_grad:
+            limit, pointer, follows = limits.get(value.dtype), value.data_ptr(), given is before
+            before = glances
+            if value._version != version or not value.requires_grad or limit is None or not pointer:
                 continue
-            if limit is None or value.get_device() != device or not (value.is_contiguous() or readable(value)):
+            if value.get_device() != device or not (value.is_contiguous() or readable(value)):
                 continue
+            before = reference
             bricks.append(brick)
             values.append(value)
-            rows += (value.data_ptr(), value.numel(), limit)
-        return bricks, values, rows
-
-    def _described(self, bricks: Sequence[int], values: Sequence[torch.Tensor]) -> list[Seen]:
-        before: int | None = None
-        found = []
-        for brick, value in zip(bricks, values, strict=True):
-            follows = before is not None and self._known[brick].before == before
-            found.append(Seen(brick, value.numel(), value.dtype, follows))
-            before = brick
-        return found
+            follow.append(follows)
+            rows += (pointer, value.numel(), limit)
+        return bricks, values, rows, follow
 
 
-def _glance(sentry: Sentry, brick: int, glances: dict[int, weakref.ref[torch.Tensor]]) -> Callable[..., None]:
+_NOTHING = (None, None)
+
+
+def _is_there(value: torch.Tensor) -> bool:
+    """Whether all of it is memory: of what was given back, and is to be computed again, nothing is."""
+    return value.untyped_storage().nbytes() >= (value.storage_offset() + value.numel()) * value.element_size()
+
+
+def _glance(sentry: Sentry, brick: int, glances: dict[int, Glance]) -> Callable[..., None]:
     weakly = weakref.ref
 
-    def glance(_module: Any, _args: Any, output: Any) -> None:
+    def glance(_module: Any, args: Any, output: Any) -> None:
+        if _compiling() or not _grad_on():
+            return
         start = _counter() if sentry.timing else 0
         try:
-            glances[brick] = weakly(output if type(output) is _Tensor else tensors.first_tensor(output))  # type: ignore[arg-type]
+            found: Any = output if type(output) is _Tensor else tensors.first_tensor(output)
+            given = args[0] if args else None
+            # Of one tensor there is one such reference: it tells whether the two are the same.
+            glances[brick] = weakly(found), weakly(given) if type(given) is _Tensor else None
         except Exception:  # without a tensor
             return
         if start:
@@ -268,12 +352,17 @@ def _glance(sentry: Sentry, brick: int, glances: dict[int, weakref.ref[torch.Ten
     return glance
 
 
-def _tell(arrived: Arrived, host: torch.Tensor, first: int, seen: dict[int, list[Seen]], most: int) -> None:
-    """The first step in which anything was broken: those behind it are for the same reason."""
-    if not bool(host.any()):
-        return
-    for place, outputs in seen.items():
-        counts = host[place * most : place * most + len(outputs)].tolist()
-        if any(nan or inf for nan, inf in counts):
-            arrived(first + place, 0, outputs, counts)
+def _told(arrived: Arrived, counted: Counted) -> Callable[[torch.Tensor], None]:
+    """Tells of the first step in which anything was broken: those behind it are for the same reason."""
+    _, first, seen, most = counted
+
+    def tell(host: torch.Tensor) -> None:
+        if not bool(host.any()):
             return
+        for place, outputs in seen.items():
+            counts = host[place * most : place * most + len(outputs)].tolist()
+            if any(nan or inf for nan, inf in counts):
+                arrived(first + place, 0, outputs, counts)
+                return
+
+    return tell
