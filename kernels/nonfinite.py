@@ -12,7 +12,7 @@ microseconds however large the tensors are. Integers are added, in any order: th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,31 +20,49 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from brickprof.kernels._tables import put, send
-from brickprof.operators.launch import FLOATS, INFINITE, Bound, kernel, wants
+from brickprof.operators.launch import FLOATS, KIND, kernel, wants
 
 BLOCK, PROGRAMS = 1024, 32
 """Elements that a program takes at a time, and programs a tensor."""
-_MOST_SIZES = 8
+SLOTS = 16
+"""Tensors of a launch. Where they lie is told with the launch itself: outputs move from step to step, and a table on
+the device would have to be sent again each time, which takes the host several times as long."""
+_PLACES = [name for slot in range(SLOTS) for name in (f"a{slot}", f"n{slot}")]
+_CONSTANTS = {"BLOCK": BLOCK, "PROGRAMS": PROGRAMS, "SLOTS": SLOTS}
 _ROW = 16
 """Bytes that a row of counts takes."""
 
 
 @kernel("nonfinite")
-@triton.jit
-def _count(gate, rows, out, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr):
-    """Row by row: address, elements, the bits of infinity."""
+@triton.jit(do_not_specialize=_PLACES)
+def _count(
+    gate, out,
+    a0: tl.int64, n0: tl.int64, a1: tl.int64, n1: tl.int64, a2: tl.int64, n2: tl.int64, a3: tl.int64, n3: tl.int64,
+    a4: tl.int64, n4: tl.int64, a5: tl.int64, n5: tl.int64, a6: tl.int64, n6: tl.int64, a7: tl.int64, n7: tl.int64,
+    a8: tl.int64, n8: tl.int64, a9: tl.int64, n9: tl.int64, a10: tl.int64, n10: tl.int64, a11: tl.int64, n11: tl.int64,
+    a12: tl.int64, n12: tl.int64, a13: tl.int64, n13: tl.int64,
+    a14: tl.int64, n14: tl.int64, a15: tl.int64, n15: tl.int64,
+    BLOCK: tl.constexpr, PROGRAMS: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    """Of each tensor: its address, and four times its elements plus the place of its type among ``FLOATS``."""
     bits = tl.load(gate).to(tl.int32, bitcast=True) & 0x7FFFFFFF
     if bits >= 0x7F800000:
         row = tl.program_id(0)
-        address, numel = tl.load(rows + 3 * row), tl.load(rows + 3 * row + 1)
-        limit = tl.load(rows + 3 * row + 2).to(tl.int32)
+        addresses = (a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15)
+        sizes = (n0, n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, n12, n13, n14, n15)
+        address, size = a0, n0
+        for slot in tl.static_range(1, SLOTS):
+            address = tl.where(row == slot, addresses[slot], address)
+            size = tl.where(row == slot, sizes[slot], size)
+        kind, numel = size & 3, size >> 2
+        # More than infinity's bits, without the sign, is NaN.
+        limit = tl.where(kind == 0, 0x7F800000, tl.where(kind == 1, 0x7F80, 0x7C00))
         wide, narrow = address.to(tl.pointer_type(tl.int32)), address.to(tl.pointer_type(tl.int16))
         lane = tl.arange(0, BLOCK).to(tl.int64)
         nan, inf = tl.zeros((BLOCK,), tl.int64), tl.zeros((BLOCK,), tl.int64)
         for first in tl.range(tl.program_id(1) * BLOCK, numel, PROGRAMS * BLOCK):
             at = first + lane
-            if limit > 0xFFFF:
+            if kind == 0:
                 bare = tl.load(wide + at, mask=at < numel, other=0) & 0x7FFFFFFF
             else:
                 bare = tl.load(narrow + at, mask=at < numel, other=0).to(tl.int32) & 0x7FFF
@@ -55,51 +73,51 @@ def _count(gate, rows, out, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr):
 
 
 class NonFinite:
-    """The same question step after step, of as many tensors or fewer; on one stream."""
+    """The same question step after step, of any tensors."""
 
     def __init__(self, *, heard: bool = True) -> None:
         """``heard``: whether its launches are the run's; those of whoever watches the run are not."""
         self._count = _count if heard else _count.unheard()
-        self._made: dict[int, tuple[list[int], Tensor, Bound]] = {}
-        """By how many tensors: where they were, the same on the device, and the launch."""
+        self._bound: dict[tuple[int, int], Callable[..., None]] = {}
+        """By the device and how many tensors there are."""
 
     def __call__(self, gate: Tensor, tensors: Sequence[Tensor]) -> Tensor:
         """A table (tensors, 2) of nan and inf. Asks nothing of the device."""
-        rows = [number for each in tensors for number in (each.data_ptr(), each.numel(), INFINITE.get(each.dtype, 0))]
-        made = self._made.get(len(rows))
-        if made is None or made[0] != rows or made[1].device != gate.device:
-            _checked_tensors(gate, tensors)
-        _checked_gate(gate)
-        bound = self._placed(rows, gate)
+        _checked_tensors(gate, tensors)
         out = torch.zeros((len(tensors), 2), dtype=torch.int64, device=gate.device)
-        bound.launch(gate=gate, out=out)
+        self.add(gate, [number for each in tensors for number in (each.data_ptr(), size_of(each))], out)
         return out
 
-    def add(self, gate: Tensor, rows: list[int], out: Tensor, at: int) -> None:
-        """The same for tensors that are ``readable`` and on one device with the gate: ``rows`` has the address of each,
-        how many elements it has, and the bits of infinity in its type. What is counted is added to ``out`` (rows, 2),
-        from its row ``at`` on."""
+    def add(self, gate: Tensor, places: list[int], out: Tensor, at: int = 0) -> None:
+        """The same for tensors that are ``readable`` and on one device with the gate: ``places`` has, one after
+        another, the address of each and its ``size_of``. What is counted is added to ``out`` (rows, 2), from its row
+        ``at`` on."""
         _checked_gate(gate)
-        bound = self._placed(rows, gate)
-        wants("nonfinite", "out", 3 * (len(out) - at) >= len(rows), f"{len(rows) // 3} rows from {at} on", len(out))
-        bound.launch(gate=gate, out=out.data_ptr() + at * _ROW if bound.settled else out[at:])
+        tensors = len(places) // 2
+        wants("nonfinite", "out", len(out) - at >= tensors, f"{tensors} rows from {at} on", len(out))
+        device = gate.get_device()
+        for first in range(0, tensors, SLOTS):
+            count = min(tensors - first, SLOTS)
+            told = places if tensors <= SLOTS else places[2 * first : 2 * (first + count)]
+            launch = self._bound.get((device, count))
+            if launch is None:
+                self._first(gate, told, out[at + first :], (device, count))
+            else:
+                launch(gate.data_ptr(), out.data_ptr() + (at + first) * _ROW, *told)
 
-    def _placed(self, rows: list[int], gate: Tensor) -> Bound:
-        made = self._made.get(len(rows))
-        if made is not None and made[1].device == gate.device:
-            known, on_device, bound = made
-            if known != rows:
-                send(rows, on_device)
-                self._made[len(rows)] = rows, on_device, bound
-            return bound
-        if len(self._made) >= _MOST_SIZES:
-            self._made.clear()
-        on_device = put(rows, torch.int64, gate.device)
-        grid, out = (len(rows) // 3, PROGRAMS), torch.empty((1, 2), dtype=torch.int64, device=gate.device)
-        like = torch.empty((), dtype=torch.float32, device=gate.device)  # not the user's loss: a binding is kept
-        bound = self._count.bind(grid, gate=like, rows=on_device, out=out, BLOCK=BLOCK, PROGRAMS=PROGRAMS, num_warps=4)
-        self._made[len(rows)] = rows, on_device, bound
-        return bound
+    def _first(self, gate: Tensor, places: Sequence[int], out: Tensor, key: tuple[int, int]) -> None:
+        whole = dict(zip(_PLACES, [*places, *[0] * (2 * SLOTS - len(places))], strict=True))
+        # A binding is kept: not with the user's loss in it.
+        like = torch.empty((), dtype=torch.float32, device=gate.device)
+        bound = self._count.bind((key[1], PROGRAMS), gate=like, out=out, **whole, **_CONSTANTS, num_warps=4)
+        bound.launch(gate=gate)
+        if bound.settled:
+            self._bound[key] = bound.function_of("gate", "out", *_PLACES[: len(places)])
+
+
+def size_of(tensor: Tensor) -> int:
+    """Its elements and its type in one number."""
+    return tensor.numel() << 2 | KIND[tensor.dtype]
 
 
 def readable(tensor: Tensor) -> bool:
@@ -127,10 +145,10 @@ def warm(device: int) -> None:
     """Compiles the kernel for ``device``; launches nothing."""
     from triton.runtime.jit import MockTensor
 
-    types: dict[str, Any] = {"gate": torch.float32, "rows": torch.int64, "out": torch.int64}
+    types: dict[str, Any] = {"gate": torch.float32, "out": torch.int64}
     given = {name: MockTensor.wrap_dtype(kind) for name, kind in types.items()}
     with torch.cuda.device(device):
-        _count.prepare(**given, BLOCK=BLOCK, PROGRAMS=PROGRAMS, num_warps=4)
+        _count.prepare(**given, **dict.fromkeys(_PLACES, 0), **_CONSTANTS, num_warps=4)
 
 
 def reference(gate: Tensor, tensors: Sequence[Tensor]) -> Tensor:

@@ -22,7 +22,6 @@ from brickprof.capture import sentry, vigil
 from brickprof.capture.budgets import Budgets
 from brickprof.capture.fused import Fused
 from brickprof.capture.stretch import Stretches
-from brickprof.operators.launch import INFINITE
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -305,26 +304,26 @@ def test_the_step_and_the_block_of_a_nan_are_exact_in_a_step_that_nobody_looks_a
 
 
 def test_outputs_are_counted_in_any_type_on_the_device():
-    from brickprof.kernels.nonfinite import NonFinite, reference
+    from brickprof.kernels.nonfinite import SLOTS, NonFinite, reference, size_of
 
     tensors = []
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        for size in (1, 1023, 100_000, 3_000_001):
+        for size in (1, 16, 1023, 1024, 100_000, 3_000_001):
             value = torch.ones(size, device="cuda", dtype=dtype)
             value[size // 2 :: 7], value[size // 3 :: 1111] = math.nan, math.inf
             tensors.append(value)
+    assert len(tensors) > SLOTS
     for gate in (math.nan, math.inf, 1.0):
         asked = torch.full((), gate, device="cuda")
         expected = reference(asked, tensors)
         assert torch.equal(NonFinite()(asked, tensors), expected)
-        adding, out = NonFinite(), torch.zeros((40, 2), dtype=torch.int64, device="cuda")
-        rows = [number for each in tensors for number in (each.data_ptr(), each.numel(), INFINITE[each.dtype])]
-        for at in (2, 20, 20):  # the second and the third where the first was bound, by its address
-            adding.add(asked, rows, out, at)
-        assert torch.equal(out[2:14], expected) and torch.equal(out[20:32], 2 * expected)
-        assert not out[:2].any() and not out[14:20].any() and not out[32:].any()
-        with pytest.raises(ValueError, match="12 rows from 30 on"):
-            adding.add(asked, rows, out, 30)
+        adding, out = NonFinite(), torch.zeros((60, 2), dtype=torch.int64, device="cuda")
+        for some, at in ((tensors, 2), (tensors[::-1], 30), (tensors[::-1], 30)):  # what was bound is told other places
+            adding.add(asked, [number for each in some for number in (each.data_ptr(), size_of(each))], out, at)
+        assert torch.equal(out[2:20], expected) and torch.equal(out[30:48], 2 * expected.flip(0))
+        assert not out[:2].any() and not out[20:30].any() and not out[48:].any()
+        with pytest.raises(ValueError, match="18 rows from 50 on"):
+            adding.add(asked, [0, 0] * 18, out, 50)
 
 
 def test_behind_a_finite_loss_the_count_takes_the_device_microseconds():

@@ -23,7 +23,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from brickprof.kernels import adamw, gemm, nonfinite, statistics
+from brickprof.kernels import _scalars, adamw, gemm, nonfinite, statistics
 from brickprof.operators import launch
 from brickprof.operators.operator import all_operators
 
@@ -142,6 +142,8 @@ def call_everything(dtype: torch.dtype) -> None:
         keeper(tensors)
         keeper.sample(tensors)
     nonfinite.NonFinite()(torch.empty(1, device="meta"), parameters)
+    page = torch.empty(4 * _scalars.ROOM, dtype=torch.int64, device="meta")
+    _scalars._gather.launch((_scalars.ROOM,), page=page, ROOM=_scalars.ROOM, BLOCK=_scalars._BLOCK, num_warps=1)
     adamw.Update()(
         parameters=parameters, gradients=parameters, exp_avg=parameters, exp_avg_sq=parameters,
         step=1, lr=0.1, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1,

@@ -12,15 +12,20 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from brickprof.kernels.nonfinite import BLOCK, PROGRAMS, _count
+from brickprof.kernels.nonfinite import _CONSTANTS, _PLACES, _count
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")
 
 
 @pytest.mark.parametrize("capability", [80, 90, 100])
 def test_it_compiles(capability):
-    signature = {"gate": "*fp32", "rows": "*i64", "out": "*i64", "BLOCK": "constexpr", "PROGRAMS": "constexpr"}
-    source = ASTSource(_count.function, signature=signature, constexprs={"BLOCK": BLOCK, "PROGRAMS": PROGRAMS})
+    signature = {
+        "gate": "*fp32",
+        "out": "*i64",
+        **dict.fromkeys(_PLACES, "i64"),
+        **dict.fromkeys(_CONSTANTS, "constexpr"),
+    }
+    source = ASTSource(_count.function, signature=signature, constexprs=_CONSTANTS)
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})
     assert made.asm["cubin"]
     assert made.asm["ptx"].count("atom.") == 2  # one for each column: no loop around them

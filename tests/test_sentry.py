@@ -392,7 +392,7 @@ def test_a_step_is_left_out_where_it_cannot_be_read(counts, monkeypatch):
     assert counted(2) and counted(3) and counts.added == [(4, 8), (4, 12)]
     with torch.no_grad():
         assert not counted(4)
-    monkeypatch.setattr(sentries, "INFINITE", {})  # of types that the kernel does not read
+    monkeypatch.setattr(sentries, "KIND", {})  # of types that the kernel does not read
     assert not counted(4) and not over.errors
 
 

@@ -26,6 +26,7 @@ from brickprof.capture.desk import desk
 from brickprof.capture.fused import Fused, Table
 from brickprof.capture.session import Session
 from brickprof.capture.stretch import _NOTED_NS, Stretch, Stretches
+from brickprof.operators.launch import FLOATS
 from brickprof.run import Run
 from tests.late import pretend
 from tests.test_readback_keep import Device
@@ -1017,9 +1018,9 @@ class CountsInPassing(Counts):
     def __init__(self):
         self.added: list[tuple[int, int]] = []
 
-    def add(self, gate, values, rows, out, at):
-        assert rows[::3] == [value.data_ptr() for value in values]
-        assert rows[1::3] == [value.numel() for value in values]
+    def add(self, gate, values, places, out, at):
+        assert places[::2] == [value.data_ptr() for value in values]
+        assert places[1::2] == [value.numel() << 2 | FLOATS.index(value.dtype) for value in values]
         self.added.append((len(values), at))
         if not math.isfinite(gate.item()):
             out[at : at + len(values)] += self(gate, values)

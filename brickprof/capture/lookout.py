@@ -80,7 +80,7 @@ class Counts:
 
     def __init__(self) -> None:
         self._ready: dict[int, bool] = {}
-        self._made: dict[tuple[int, int], Any] = {}
+        self._made: Any = None
         self._kernel: Any = None
         self.lost = ""
         """Why there is no kernel, nor will be."""
@@ -95,24 +95,15 @@ class Counts:
                 if not aside.run(self._compile, device, name="brickprof-compile"):
                     self.lost = "no thread to compile on"
             return None
-        key = device, stream_of(device)
-        made = self._made.get(key)
-        if made is None:
-            made = self._made[key] = self._kernel.NonFinite(heard=False)
-        found: torch.Tensor = made(gate, values)
+        found: torch.Tensor = self._made(gate, values)
         return found
 
     def add(
-        self, gate: torch.Tensor, values: Sequence[torch.Tensor], rows: list[int], out: torch.Tensor, at: int
+        self, gate: torch.Tensor, _values: Sequence[torch.Tensor], places: list[int], out: torch.Tensor, at: int
     ) -> None:
-        """The same, added to ``out`` from its row ``at`` on, once there is a kernel; ``rows`` says where each lies, how
-        many elements it has, and the bits of infinity in its type."""
-        device = gate.get_device()
-        key = device, stream_of(device)
-        made = self._made.get(key)
-        if made is None:
-            made = self._made[key] = self._kernel.NonFinite(heard=False)
-        made.add(gate, rows, out, at)
+        """The same, added to ``out`` from its row ``at`` on, once there is a kernel; ``places`` says of each where it
+        lies, and four times its elements plus its kind."""
+        self._made.add(gate, places, out, at)
 
     def compiled(self, device: int) -> bool:
         return self._ready.get(device, False)
@@ -125,7 +116,7 @@ class Counts:
             from brickprof.kernels import nonfinite
 
             nonfinite.warm(device)
-            self._kernel = nonfinite
+            self._kernel, self._made = nonfinite, nonfinite.NonFinite(heard=False)
             self._ready[device] = True
         except Exception as error:  # no triton, no compiler, a card that is too old
             self.lost = f"{type(error).__name__}: {error}"

@@ -7,8 +7,8 @@ output was not finite.
 A training whose host is busy has none of our code in a cache, and every line of it takes several times as long as it
 should. So a hook does next to nothing here: weak references. Whatever else has to be known of an output was learnt
 before (how often it was written into by the time its block put it out), and what is not as it was then is not counted.
-A look is one launch, and where the outputs lie where they lay in the step before
-nothing else is sent; what is counted stays on the device, added to a table that nobody reads until the stretch is over.
+A look is one launch and nothing else; what is counted stays on the device, added to a table that nobody reads until
+the stretch is over.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import nn
 from brickprof.capture import tensors
 from brickprof.capture.outputs import Left, Output, Seen, claimed
 from brickprof.capture.surroundings import hands_off
-from brickprof.operators.launch import INFINITE
+from brickprof.operators.launch import FLOATS, KIND
 
 if TYPE_CHECKING:
     from brickprof.capture.lookout import Lookout
@@ -58,12 +58,26 @@ Arrived = Callable[[int, int, Sequence[Seen], list[list[int]]], None]
 """Told step, micro-batch, outputs in the order of the forward, and (nan, inf) of each."""
 
 
+class Outputs(NamedTuple):
+    """What was counted in a step, in the order of the forward."""
+
+    bricks: list[int]
+    places: list[int]
+    """Of each: where it lies, and four times its elements plus its kind."""
+    follow: list[bool]
+    """Whether each block was given the output before."""
+
+    def seen(self) -> list[Seen]:
+        told = zip(self.bricks, self.places[1::2], self.follow, strict=True)
+        return [Seen(brick, size >> 2, FLOATS[size & 3], follows) for brick, size, follows in told]
+
+
 class Counted(NamedTuple):
     """What was counted in a stretch, on the device."""
 
     out: torch.Tensor
     first: int
-    seen: dict[int, list[Seen]]
+    seen: dict[int, Outputs]
     most: int
 
 
@@ -186,9 +200,8 @@ class Sentry:
     """In one stretch. Nothing raises here, and no tensor of the script's lives longer for it."""
 
     __slots__ = (
-        "_backwards", "_bricks", "_counts", "_follow", "_handles", "_known", "_lookout", "_most", "_out", "_rows",
-        "_seen", "_sentries", "_shown", "_steps", "_took", "_young", "glances", "hooks_ns", "inside_ns", "spent_ns",
-        "timing",
+        "_backwards", "_counts", "_handles", "_known", "_lookout", "_most", "_out", "_seen", "_sentries", "_steps",
+        "_took", "_young", "glances", "hooks_ns", "inside_ns", "spent_ns", "timing",
     )  # fmt: skip
 
     def __init__(
@@ -206,13 +219,7 @@ class Sentry:
         self._backwards = 0
         self._out: torch.Tensor | None = None
         """(nan, inf) of each output, so many for each step."""
-        self._bricks: list[int] = []
-        self._rows: list[int] = []
-        self._follow: list[bool] = []
-        self._shown: list[Seen] = []
-        """What was counted last: of which bricks, where and how large, whether each was given the one before, and the
-        same in words."""
-        self._seen: dict[int, list[Seen]] = {}
+        self._seen: dict[int, Outputs] = {}
         """By the place of the step."""
         self._took: list[int] = []
         self.timing = False
@@ -277,30 +284,21 @@ class Sentry:
             return False
         if loss.data_ptr() % _ALIGNED or hands_off():
             return False
-        bricks, values, rows, follow = self._left(device, counts.readable)
-        if not 0 < len(bricks) <= self._most:
+        outputs, values = self._left(device, counts.readable)
+        if not 0 < len(values) <= self._most or not all(map(_is_there, values)):
             return False
-        if rows != self._rows or bricks != self._bricks or follow != self._follow:
-            if not all(map(_is_there, values)):
-                return False
-            self._rows, self._bricks, self._follow = rows, bricks, follow
-            told = zip(bricks, values, follow, strict=True)
-            self._shown = [Seen(brick, value.numel(), value.dtype, follows) for brick, value, follows in told]
         if self._out is None:
             self._out = torch.zeros((self._steps * self._most, 2), dtype=torch.int64, device=loss.device)
-        counts.add(loss.detach(), values, rows, self._out, place * self._most)
-        self._seen[place] = self._shown
+        counts.add(loss.detach(), values, outputs.places, self._out, place * self._most)
+        self._seen[place] = outputs
         return True
 
-    def _left(
-        self, device: int, readable: Callable[[torch.Tensor], bool]
-    ) -> tuple[list[int], list[torch.Tensor], list[int], list[bool]]:
-        """Outputs that are still there, as they were put out, in the order of the forward: their bricks, themselves,
-        where and how large, and whether the block was given the one before."""
-        limits, claim, glances = INFINITE, claimed, self.glances
+    def _left(self, device: int, readable: Callable[[torch.Tensor], bool]) -> tuple[Outputs, list[torch.Tensor]]:
+        """Outputs that are still there, as they were put out."""
+        kinds, claim, glances = KIND, claimed, self.glances
         bricks: list[int] = []
         values: list[torch.Tensor] = []
-        rows: list[int] = []
+        places: list[int] = []
         follow: list[bool] = []
         before: Any = glances  # no reference is that
         for brick, version in self._known.items():
@@ -310,9 +308,9 @@ class Sentry:
                 before = glances
                 continue
             claim(value)
-            limit, pointer, follows = limits.get(value.dtype), value.data_ptr(), given is before
+            kind, pointer, follows = kinds.get(value.dtype), value.data_ptr(), given is before
             before = glances
-            if value._version != version or not value.requires_grad or limit is None or not pointer:
+            if value._version != version or not value.requires_grad or kind is None or not pointer:
                 continue
             if value.get_device() != device or not (value.is_contiguous() or readable(value)):
                 continue
@@ -320,8 +318,8 @@ class Sentry:
             bricks.append(brick)
             values.append(value)
             follow.append(follows)
-            rows += (pointer, value.numel(), limit)
-        return bricks, values, rows, follow
+            places += (pointer, value.numel() << 2 | kind)
+        return Outputs(bricks, places, follow), values
 
 
 _NOTHING = (None, None)
@@ -360,9 +358,9 @@ def _told(arrived: Arrived, counted: Counted) -> Callable[[torch.Tensor], None]:
         if not bool(host.any()):
             return
         for place, outputs in seen.items():
-            counts = host[place * most : place * most + len(outputs)].tolist()
+            counts = host[place * most : place * most + len(outputs.bricks)].tolist()
             if any(nan or inf for nan, inf in counts):
-                arrived(first + place, 0, outputs, counts)
+                arrived(first + place, 0, outputs.seen(), counts)
                 return
 
     return tell

@@ -310,8 +310,8 @@ def wants(operation: str, argument: str, holds: bool, expected: str, given: obje
 
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-INFINITE = {torch.float32: 0x7F800000, torch.bfloat16: 0x7F80, torch.float16: 0x7C00}
-"""The bits of infinity; more than that, without the sign, is NaN."""
+KIND = {dtype: place for place, dtype in enumerate(FLOATS)}
+"""The place of each: what a kernel is told of a type."""
 
 
 def floating(operation: str, **tensors: Tensor) -> torch.dtype:
