@@ -23,6 +23,7 @@ from tests.test_stretch import (
     BreaksWithinBatches,
     CountsInPassing,
     Training,
+    loader,
     recorded,
     stretches,
 )
@@ -52,8 +53,9 @@ def first_broken(run):
 
 @pytest.mark.parametrize("kind", [Breaks, BreaksInEpochs, BreaksBetweenEvaluations, BreaksWithinBatches])
 @pytest.mark.parametrize("at", [160, 325, 333, 334, 335, 347])
-def test_the_block_is_known_whatever_the_step(tmp_path, stretches, counts, affordable, kind, at):
-    run = recorded(tmp_path, kind(at, 2), most=32)
+@pytest.mark.parametrize("loads", [True, False])
+def test_the_block_is_known_whatever_the_step(tmp_path, stretches, counts, affordable, kind, at, loads):
+    run = recorded(tmp_path, kind(at, 2), most=32, batches=loader() if loads else list(loader()))
     step, path, fields = first_broken(run)
     assert (step, path, fields["nan"], fields["inputs_finite"]) == (at, "2", 4, True)
     assert sum(stretches) > 100 and {number for number, _ in counts.added} == {4}

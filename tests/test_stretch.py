@@ -208,11 +208,11 @@ def stretches(monkeypatch):
     return lengths
 
 
-def recorded(folder, training, *, most):
+def recorded(folder, training, *, most, batches=None):
     """``most`` steps a stretch."""
     with brickprof.attach(training.net, out=folder, overhead="0.01%") as watched:
         watched._session.idle = lambda step, longest, *, clips: min(longest, most)
-        training.run(loader())
+        training.run(loader() if batches is None else batches)
         assert len(hub.sessions) == 1
     assert desk.stretch is None
     return Run.open(watched.folder)
@@ -230,10 +230,12 @@ def told(run):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("clip", [True, False])
-def test_what_is_noted_is_what_would_have_been_told(tmp_path, stretches, kind, clip):
-    plain = recorded(tmp_path / "plain", kind(clip), most=0)
+@pytest.mark.parametrize("loads", [True, False])
+def test_what_is_noted_is_what_would_have_been_told(tmp_path, stretches, kind, clip, loads):
+    batches = loader() if loads else list(loader())  # steps begin with a batch, or when the model runs
+    plain = recorded(tmp_path / "plain", kind(clip), most=0, batches=batches)
     assert not stretches
-    run = recorded(tmp_path / "stretched", kind(clip), most=6)
+    run = recorded(tmp_path / "stretched", kind(clip), most=6, batches=batches)
     if kind is Keeps:  # two losses in one place look like a graph that is replayed: none is held from there on
         assert stretches
     else:
@@ -257,11 +259,12 @@ def test_at_light_they_are_longer(tmp_path, stretches, level, most):
     assert max(stretches) == most
 
 
-def test_one_follows_the_other_at_once(tmp_path, stretches, monkeypatch):
+@pytest.mark.parametrize("loads", [True, False])
+def test_one_follows_the_other_at_once(tmp_path, stretches, monkeypatch, loads):
     alone = []
     told = Session.pass_backward
     monkeypatch.setattr(Session, "pass_backward", lambda self, *given: alone.append(self.step) or told(self, *given))
-    recorded(tmp_path, Training(), most=6)
+    recorded(tmp_path, Training(), most=6, batches=loader() if loads else list(loader()))
     looked = {step for step in range(STEPS + 1) if not step % 64 or not step % 100} | {STEPS}
     # Alone are steps around those that are looked at, and none between two stretches.
     assert sum(stretches) > 300 and all({step - 2, step - 1, step, step + 1} & looked for step in alone if step > 128)
@@ -299,10 +302,12 @@ def test_a_session_that_another_thread_ends_meanwhile_is_no_error(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_training_is_the_same(tmp_path, stretches, kind):
+@pytest.mark.parametrize("loads", [True, False])
+def test_the_training_is_the_same(tmp_path, stretches, kind, loads):
     alone, watched = kind(), kind()
-    alone.run(loader())
-    recorded(tmp_path, watched, most=8)
+    batches = loader() if loads else list(loader())
+    alone.run(batches)
+    recorded(tmp_path, watched, most=8, batches=batches)
     assert stretches and torch.equal(alone.net.weight, watched.net.weight)
 
 

@@ -51,7 +51,7 @@ def set_factory(factory: Factory | None) -> None:
 def add(session: Session) -> None:
     settle(force=True)
     sessions.append(session)
-    session.turned, session.settle = listen, settle
+    session.turned, session.settle, session.passes_forward = listen, settle, forward
     early, _early[:] = list(_early), []
     for kind, fields in early:
         session.fact(kind, fields, always=True)
@@ -120,8 +120,8 @@ def stretch_out(optimizer: Any, before: Stretch | None = None) -> None:
 
 
 def goes_on() -> bool:
-    """A batch is asked for where the stretch under way has had all the steps or the time that it may have: whether the
-    next one follows at once, and has noted that."""
+    """A step begins where the stretch under way has had all the steps or the time that it may have: whether the next
+    one follows at once, and has noted that."""
     before = desk.stretch
     if before is None or not before.done:
         return False
@@ -132,8 +132,16 @@ def goes_on() -> bool:
     following = desk.stretch
     if following is None:
         return False
-    following.fetched = True
-    return True
+    return following.begins_step()
+
+
+def forward() -> bool:
+    """A model is about to run: whether the stretch under way, or the next, has noted that a step begins with it."""
+    under_way = desk.stretch
+    if under_way is None or under_way.between:
+        return under_way is not None and (under_way.begins_step() or goes_on())
+    settle()
+    return False
 
 
 def ran_out(iterator: Any) -> None:

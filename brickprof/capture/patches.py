@@ -543,17 +543,12 @@ def _patch_scaler() -> None:
 def _patch_loader() -> None:
     def fetch(original: Any) -> Any:
         def call(self: Any) -> Any:
-            stretch = desk.stretch
-            if stretch is not None:
-                noted = stretch.open and stretch.thread == _thread()
-                if noted:
-                    stretch.fetched = True
-                if noted or hub.goes_on():
-                    try:
-                        return original(self)
-                    except StopIteration:
-                        hub.ran_out(self)
-                        raise
+            if desk.stretch is not None and (desk.stretch.begins_step() or hub.goes_on()):
+                try:
+                    return original(self)
+                except StopIteration:
+                    hub.ran_out(self)
+                    raise
             if not hub.sessions:
                 return original(self)
             if not hub.passes("pass_fetch"):

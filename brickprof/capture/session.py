@@ -60,6 +60,8 @@ _BRISK_NS = 50_000_000
 _PUBLISH_NS = 100_000_000
 _READ_BACK_NS = {"light": 3_000_000_000, "standard": 800_000_000, "deep": 400_000_000}
 _LONG_PATTERN = 8
+_UNFETCHED = 3
+"""Steps in a row that begin without a batch, where others did with one: it is not batches that they begin with."""
 _counter = time.perf_counter_ns
 
 
@@ -106,6 +108,8 @@ class Session:
         """Called when ``looking`` may have changed."""
         self.by_fetch = False
         """Whether steps begin with a batch: then nothing else has to watch for their beginning."""
+        self._unfetched = 0
+        """How many have begun without, since one was fetched."""
         self.tracing = True
         """Whether bricks are opened and closed in this step: the sampled ones, and all that last."""
         self.keep_loss: Callable[[torch.Tensor], bool] = _unwilling
@@ -122,6 +126,8 @@ class Session:
         """How many steps from now on nobody looks at any gradient."""
         self.settle: Callable[..., None] = _nobody
         """Called by whatever comes to the session past the hub: what was only noted is to be dealt with first."""
+        self.passes_forward: Callable[[], bool] = bool
+        """A model is about to run in a stretch of steps that are only noted: whether that was noted, too."""
         self.pattern = ""
         """What this step has had so far, in steps that nobody looks at: a letter for each signal."""
         self.takes_norms = settings.level != "light"
@@ -319,7 +325,7 @@ class Session:
 
     def fetch_begin(self, loader: Any) -> None:
         if self.steps.updated:
-            self.by_fetch = True
+            self.by_fetch, self._unfetched = True, 0
             if self.looking or not self.pass_on():
                 self.steps.fetched()
                 self._turn()
@@ -346,7 +352,8 @@ class Session:
 
     def forward_begins(self) -> None:
         """A model is about to run with gradients on."""
-        self.settle()
+        if self.passes_forward():
+            return
         if self.steps.activity() or self._updated_by_hand():
             self._turn()
 
@@ -360,6 +367,9 @@ class Session:
         if self._updated_by_hand():
             self._turn()
         if self.steps.backward_begins():
+            # Those batches were an evaluation's.
+            self._unfetched += 1
+            self.by_fetch = self.by_fetch and self._unfetched < _UNFETCHED
             self._turn(backwards=1)
         self.trace.micro = self.steps.backwards - 1
         self._trained = self.step + 1

@@ -166,7 +166,7 @@ class Stretch:
         self.open = True
         """Whether another step may be noted."""
         self.fetched = False
-        """Whether a batch was asked for since the last update."""
+        """Whether a batch was asked for since the last update, or a model has begun to run."""
         self._lane = session.readback.lane
         self._at = _UPDATED
         self._passed: list[tuple[Any, ...]] = []
@@ -195,6 +195,18 @@ class Stretch:
     def done(self) -> bool:
         """Whether nothing was out of the ordinary so far, of steps that are over."""
         return self._at == _UPDATED and len(self._passed) > 1 and _thread() == self.thread
+
+    def begins_step(self) -> bool:
+        """A step begins: whether it is one more of these."""
+        if not self.open or _thread() != self.thread:
+            return False
+        self.fetched = True
+        return True
+
+    @property
+    def between(self) -> bool:
+        """Whether the next step has still to begin, or has not come to its backward."""
+        return self._at == _UPDATED
 
     @property
     def optimizer(self) -> Any:
