@@ -105,6 +105,11 @@ class NonFinite:
             else:
                 launch(gate.data_ptr(), out.data_ptr() + (at + first) * _ROW, *told)
 
+    def settled(self, device: int, tensors: int) -> Callable[..., None] | None:
+        """The launch for so many as a function of addresses: the gate's, that of the first row of counts, and what
+        ``places`` holds, one by one. None before the first time, and for more than fit into one launch."""
+        return self._bound.get((device, tensors))
+
     def _first(self, gate: Tensor, places: Sequence[int], out: Tensor, key: tuple[int, int]) -> None:
         whole = dict(zip(_PLACES, [*places, *[0] * (2 * SLOTS - len(places))], strict=True))
         # A binding is kept: not with the user's loss in it.

@@ -16,6 +16,7 @@ from brickprof.capture import lookout as lookouts
 from brickprof.capture import sentry as sentries
 from brickprof.capture.lookout import Lookout
 from brickprof.capture.outputs import Left
+from tests.late import Lane, Mark
 from tests.test_stretch import (
     Breaks,
     BreaksBetweenEvaluations,
@@ -276,8 +277,9 @@ def session(typical=1e9, step=500):
     return SimpleNamespace(
         step=step, cadence=SimpleNamespace(budget=0.01, typical_ns=typical, ease=1.0, stride={"blocks": 8}), paid=paid,
         on=SimpleNamespace(blocks=False), backward_depth=0, thread=lookouts._thread(), correct=paid.append,
-        charge_start=started.append, started=started, readback=SimpleNamespace(read=lambda *args: read.append(args)),
-        read=read, failed=lambda _piece, error: errors.append(error), is_off=lambda _piece: False, errors=errors,
+        charge_start=started.append, started=started, read=read,
+        readback=SimpleNamespace(read=lambda *args: read.append(args), lane=Lane(0.0)),
+        failed=lambda _piece, error: errors.append(error), is_off=lambda _piece: False, errors=errors,
     )  # fmt: skip
 
 
@@ -297,7 +299,7 @@ def hooks(net):
 
 @pytest.mark.parametrize(
     ("took", "hooked", "typical", "duty"),
-    [([50_000] * 9, 50_000, 28e6, 1), ([50_000] * 9, 100_000, 28e6, 2), ([50_000] * 9, 50_000, 4e6, 8),
+    [([50_000] * 9, 50_000, 28e6, 1), ([50_000] * 9, 200_000, 28e6, 2), ([50_000] * 9, 50_000, 4e6, 4),
      ([50_000] * 5 + [10**9] * 4, 50_000, 28e6, 1), ([4_000_000] * 9, 0, 28e6, 32), ([], 0, 28e6, 1)],
 )  # fmt: skip
 def test_where_it_does_not_fit_the_budget_it_is_one_stretch_of_some(counts, took, hooked, typical, duty):
@@ -323,6 +325,45 @@ def test_one_stretch_that_something_held_up_is_no_measure(counts):
     for took, hooked in ((40_000, 30_000), (50_000, 10**8), (10**8, 30_000), (60_000, 10**8), (10**8, 40_000)):
         watch.sentries.over([took] * 3, hooked, 3, young=False)
     assert watch.sentries._duty == 1
+
+
+@pytest.mark.parametrize(("behind", "hidden"), [(5, True), (3, True), (2, False), (0, False)])
+def test_where_the_device_is_behind_anyway_no_step_is_longer_for_it(counts, behind, hidden):
+    watch, _, over = standing(counts, 4e6)
+    for number in range(5):
+        watch.sentries.over([50_000] * 9, 50_000, 9, young=False, behind=number >= 5 - behind)
+    assert watch.sentries.hidden is hidden
+    assert watch.sentries._duty == (1 if hidden else 4)
+    assert over.paid[-1] == (9 * sentries._LAUNCH_NS if hidden else 9 * 100_000)
+
+
+@pytest.mark.parametrize(("seconds", "behind"), [(0.0, False), (60.0, True)])
+def test_the_device_is_behind_if_the_end_of_a_step_has_not_come_when_the_next_forward_is_over(counts, seconds, behind):
+    watch, net, over = standing(counts)
+    over.readback.lane = lane = Lane(seconds)
+    told, watch.sentries.over = [], lambda *_, **named: told.append(named)
+    looked = watch.stretch(32)
+    for place in range(6):
+        looked.backward(net(torch.ones(2, 4)).sum(), place)
+        looked.update()
+    looked.over(500)
+    assert told == [{"young": False, "behind": behind}] and lane.marks == 1 and not over.errors
+
+
+@pytest.mark.parametrize("at", ["mark", "query"])
+def test_nothing_is_asked_of_a_device_that_records_a_graph(counts, monkeypatch, at):
+    watch, net, over = standing(counts)
+    over.readback.lane = lane = Lane(0.0)
+    monkeypatch.setattr(Mark, "query", lambda self: pytest.fail("asked"))
+    told, watch.sentries.over = [], lambda *_, **named: told.append(named["behind"])
+    looked = watch.stretch(32)
+    for place in range(6):
+        monkeypatch.setattr(sentries, "hands_off", lambda: at == "query" and lane.marks > 0)
+        looked.backward(net(torch.ones(2, 4)).sum(), place)
+        monkeypatch.setattr(sentries, "hands_off", lambda: at == "mark")
+        looked.update()
+    looked.over(500)
+    assert told == [None] and lane.marks == (at == "query") and not over.errors
 
 
 def test_hooks_are_timed_in_one_step_of_a_stretch(counts):
@@ -502,8 +543,11 @@ def test_memory_that_was_given_back_is_not_read(counts):
     second.untyped_storage().resize_(0)
     looked.backward(first.sum(), 0)
     assert counts.added == [(1, 0)] and not over.errors
-    third = net[2](net[0](torch.ones(2, 4)))
-    third.untyped_storage().resize_(8)
+    handle = net[2].register_forward_hook(lambda _m, _a, out: torch.cat([out, out])[2:], prepend=True)
+    third = net[2](first)
+    handle.remove()
+    assert third.storage_offset()
+    third.untyped_storage().resize_(0)
     looked.backward(first.sum(), 1)
     assert counts.added == [(1, 0)] and not over.errors
 

@@ -105,6 +105,11 @@ class Counts:
         lies, and four times its elements plus its kind."""
         self._made.add(gate, places, out, at)
 
+    def settled(self, device: int, tensors: int) -> Callable[..., None] | None:
+        """What does the same for so many, given addresses, once it was done."""
+        found: Callable[..., None] | None = self._made.settled(device, tensors)
+        return found
+
     def compiled(self, device: int) -> bool:
         return self._ready.get(device, False)
 

@@ -17,6 +17,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,8 +32,8 @@ from brickprof.operators.launch import FLOATS, KIND
 if TYPE_CHECKING:
     from brickprof.capture.lookout import Lookout
 
-_SHARE = 0.5
-"""Of the budget: what looking out in a step may cost."""
+_SHARE = 0.7
+"""Of the budget: what looking out in a step may cost. Whatever else is looked at has the rest."""
 _LONGEST = 32
 _MIDDLE, _ENOUGH = 5, 3
 """Stretches by whose costs it is decided how many there are to be with a sentry, and how many it takes for that."""
@@ -40,6 +41,8 @@ _TIMED_FROM = 1
 """The step of a stretch behind whose backward hooks begin to be timed, until that of the next."""
 _AROUND = 3.0
 """A hook takes so many times what it takes inside: torch calls a module that has one in a longer way."""
+_LAUNCH_NS = 5_000
+"""What a device has to do to count behind a finite loss."""
 _REST = 1024
 """Steps for which no stretch has one where none fits the budget, or nothing could be counted."""
 _VAIN, _MOST_UNREAD = 3, 3
@@ -48,6 +51,10 @@ _LATELY = 64
 _MOST_NUMBERS = 4096
 """That are fetched at once: more would count as full statistics."""
 _ALIGNED = 16
+_LOWEST = 1 << 32
+"""No device has memory below. What was given back, to be computed again, begins at 0."""
+_ROW = 16
+"""Bytes of a row of counts."""
 _counter = time.perf_counter_ns
 _Tensor = torch.Tensor
 _compiling = torch.compiler.is_compiling
@@ -106,6 +113,8 @@ class Sentries:
         self._hooks_ns: deque[float] = deque(maxlen=_MIDDLE)
         self._counts_ns: deque[float] = deque(maxlen=_MIDDLE)
         """What the hooks of a step took, and to count in it, some times."""
+        self._behind: deque[bool] = deque(maxlen=_MIDDLE)
+        """Whether the device was behind, in some."""
 
     @property
     def able(self) -> bool:
@@ -167,27 +176,37 @@ class Sentries:
         """A stretch is over in the middle of ``step``: another may follow at once."""
         self._handed = (step, dict(glances))
 
-    def over(self, took: Sequence[int], hooks_ns: float, steps: int, *, young: bool) -> None:
-        """A stretch is over, of ``steps`` backwards, in some of which to count took so long."""
+    @property
+    def hidden(self) -> bool:
+        """Whether the device always has something left to do while the host does this: no step is longer for it."""
+        return len(self._behind) >= _ENOUGH and 2 * sum(self._behind) > len(self._behind)
+
+    def over(
+        self, took: Sequence[int], hooks_ns: float, steps: int, *, young: bool, behind: bool | None = None
+    ) -> None:
+        """A stretch is over, of ``steps`` backwards, in some of which to count took so long; ``behind``: whether the
+        device was, in one of them."""
         self._standing = None
         session, cadence = self._lookout.session, self._lookout.session.cadence
         self._over_at = session.step
         if hooks_ns:
             self._hooks_ns.append(hooks_ns)
+        if behind is not None:
+            self._behind.append(behind)
         # In the middle: now and then the device has no place in its queue, for us nor for the training.
         usual = median(took) if took else 0.0
         if took:
             self._counts_ns.append(usual)
         hooks = median(self._hooks_ns) if self._hooks_ns else 0.0
-        ours = int(usual * len(took) + hooks * steps)
+        ours = _LAUNCH_NS * len(took) if self.hidden else int(usual * len(took) + hooks * steps)
         if young:
             session.charge_start(ours)
         else:
             session.correct(ours)
         self._vain = 0 if took or not steps else self._vain + 1
         self._judged += 1
-        host = hooks + (median(self._counts_ns) if self._counts_ns else 0.0)
-        room = _SHARE * cadence.budget * max(cadence.typical_ns, 1.0) * cadence.ease
+        host = 0.0 if self.hidden else hooks + (median(self._counts_ns) if self._counts_ns else 0.0)
+        room = _SHARE * cadence.budget * max(cadence.typical_ns, 1.0)
         self._duty = 1
         while self._duty < _LONGEST and host > self._duty * room and self._judged >= _ENOUGH:
             self._duty *= 2
@@ -200,8 +219,9 @@ class Sentry:
     """In one stretch. Nothing raises here, and no tensor of the script's lives longer for it."""
 
     __slots__ = (
-        "_backwards", "_counts", "_handles", "_known", "_lookout", "_most", "_out", "_seen", "_sentries", "_steps",
-        "_took", "_young", "glances", "hooks_ns", "inside_ns", "spent_ns", "timing",
+        "_backwards", "_begins", "_behind", "_counts", "_handles", "_known", "_lane", "_lookout", "_mark", "_most",
+        "_out", "_seen", "_sentries", "_steps", "_stream", "_took", "_young", "glances", "hooks_ns", "inside_ns",
+        "spent_ns", "timing",
     )  # fmt: skip
 
     def __init__(
@@ -211,14 +231,22 @@ class Sentry:
         self._sentries = sentries
         self._lookout = lookout
         self._counts = lookout.counts
-        self._known = known
+        self._known = list(known.items())
         self._most = max(len(blocks), 1)
         # One more: that behind the last may begin before anybody notices.
         self._steps = min(steps + 1, _MOST_NUMBERS // (2 * self._most))
         self._young = lookout.young
         self._backwards = 0
+        self._lane = lookout.session.readback.lane
+        self._stream: Any = None
+        self._mark: Any = None
+        """The end of the step whose hooks were timed, in the stream of its loss."""
+        self._behind: bool | None = None
+        """Whether the device had not come to it when the next forward was over."""
         self._out: torch.Tensor | None = None
         """(nan, inf) of each output, so many for each step."""
+        self._begins = 0
+        """Where that lies."""
         self._seen: dict[int, Outputs] = {}
         """By the place of the step."""
         self._took: list[int] = []
@@ -251,8 +279,12 @@ class Sentry:
             if self.glances and self._count(loss, place):
                 self._took.append(_counter() - start)
             self.glances.clear()
+            if self._mark is not None:
+                mark, self._mark = self._mark, None
+                self._behind = None if hands_off() else not mark.query()
             if self.timing:
                 self.timing, self.hooks_ns = False, _AROUND * self.inside_ns
+                self._stream = self._lane.stream(loss)
             if place == _TIMED_FROM:
                 self.timing, self.inside_ns = True, 0
         except Exception as error:
@@ -263,6 +295,10 @@ class Sentry:
     def update(self) -> None:
         """What was put out since the backward began was recomputed in it."""
         self.glances.clear()
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            with suppress(Exception):
+                self._mark = None if hands_off() else self._lane.mark(stream)
 
     def over(self, first: int) -> None:
         """The stretch is over, whose first step was ``first``."""
@@ -273,7 +309,8 @@ class Sentry:
             self._lookout.looks += len(self._took)
             counted = None if self._out is None else Counted(self._out, first, dict(self._seen), self._most)
             self._sentries.fetch(counted)
-            self._sentries.over(self._took, self.hooks_ns, self._backwards, young=self._young)
+            told = self._took, self.hooks_ns, self._backwards
+            self._sentries.over(*told, young=self._young, behind=self._behind)
         except Exception as error:
             self._lookout.failed(error)
         self._lookout.session.correct(_counter() - start)
@@ -285,11 +322,16 @@ class Sentry:
         if loss.data_ptr() % _ALIGNED or hands_off():
             return False
         outputs, values = self._left(device, counts.readable)
-        if not 0 < len(values) <= self._most or not all(map(_is_there, values)):
+        if not 0 < len(values) <= self._most:
             return False
         if self._out is None:
             self._out = torch.zeros((self._steps * self._most, 2), dtype=torch.int64, device=loss.device)
-        counts.add(loss.detach(), values, outputs.places, self._out, place * self._most)
+            self._begins = self._out.data_ptr()
+        launch = counts.settled(device, len(values))
+        if launch is None:
+            counts.add(loss.detach(), values, outputs.places, self._out, place * self._most)
+        else:
+            launch(loss.data_ptr(), self._begins + place * self._most * _ROW, *outputs.places)
         self._seen[place] = outputs
         return True
 
@@ -300,34 +342,31 @@ class Sentry:
         values: list[torch.Tensor] = []
         places: list[int] = []
         follow: list[bool] = []
-        before: Any = glances  # no reference is that
-        for brick, version in self._known.items():
+        last: Any = glances  # no reference is that
+        for brick, version in self._known:
             reference, given = glances.get(brick, _NOTHING)
-            value = reference() if reference is not None else None
-            if value is None or type(value) is not _Tensor:
-                before = glances
+            value, before, last = reference(), last, glances
+            if type(value) is not _Tensor:
                 continue
             claim(value)
-            kind, pointer, follows = kinds.get(value.dtype), value.data_ptr(), given is before
-            before = glances
-            if value._version != version or not value.requires_grad or kind is None or not pointer:
+            kind, pointer = kinds.get(value.dtype), value.data_ptr()
+            if kind is None or pointer < _LOWEST or value._version != version or value.get_device() != device:
                 continue
-            if value.get_device() != device or not (value.is_contiguous() or readable(value)):
+            if not (value.is_contiguous() or readable(value)):
                 continue
-            before = reference
+            last = reference
             bricks.append(brick)
             values.append(value)
-            follow.append(follows)
+            follow.append(given is before)
             places += (pointer, value.numel() << 2 | kind)
         return Outputs(bricks, places, follow), values
 
 
-_NOTHING = (None, None)
+def _nothing() -> None:
+    return None
 
 
-def _is_there(value: torch.Tensor) -> bool:
-    """Whether all of it is memory: of what was given back, and is to be computed again, nothing is."""
-    return value.untyped_storage().nbytes() >= (value.storage_offset() + value.numel()) * value.element_size()
+_NOTHING = (_nothing, None)
 
 
 def _glance(sentry: Sentry, brick: int, glances: dict[int, Glance]) -> Callable[..., None]:

@@ -261,16 +261,22 @@ class Bound:
         """The launch, which was made before, as a function of the addresses under ``names``."""
         values, places, run, grid = list(self._values), [self._places[name] for name in names], self._run, self._whole
         brick, index = self._brick, self._anchor.device.index if isinstance(self._anchor, Tensor) else None
+        behind = values[len(places) :] if places == list(range(len(places))) else None
+        """What comes behind them, where they come first."""
 
         def launch(*addresses: int) -> None:
             brick.launches += brick.heard
-            for place, value in zip(places, addresses, strict=True):
-                values[place] = value
+            if behind is not None:
+                given = [*addresses, *behind]
+            else:
+                given = values
+                for place, value in zip(places, addresses, strict=True):
+                    values[place] = value
             if index is None or index == current_device():
-                run(grid, values)
+                run(grid, given)
                 return
             with torch.cuda.device(index):
-                run(grid, values)
+                run(grid, given)
 
         current_device = torch._C._cuda_getDevice if index is not None else int
         return launch
