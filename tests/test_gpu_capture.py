@@ -289,7 +289,7 @@ def test_the_step_and_the_block_of_a_nan_are_exact_in_a_step_that_nobody_looks_a
     monkeypatch.setattr(sentry, "_SHARE", 1e3)  # nor is it too dear to look out, however busy the host
     passing, count = [], sentry.Sentry._count
     monkeypatch.setattr(sentry.Sentry, "_count", lambda *given: passing.append(given[-1]) or count(*given))
-    net = Stack().cuda()
+    net = Stack(width=256).cuda()  # there are no stretches of long steps, such as where others are on the card
     with brickprof.attach(net, out=tmp_path) as bp:
         stacked(net, 400, at=at, clip=clip)
         torch.cuda.synchronize()
@@ -297,7 +297,7 @@ def test_the_step_and_the_block_of_a_nan_are_exact_in_a_step_that_nobody_looks_a
     assert len(passing) > 100  # in stretches, at that
     assert at not in {event.step for event in run.events.itertuples() if event.kind == "sampled"}
     told = [event for event in run.events.itertuples() if event.kind == "activation"]
-    assert told[0].step == at and told[0].fields["nan"] == 4096 * 1024
+    assert told[0].step == at and told[0].fields["nan"] == 4096 * 256
     assert told[0].fields["inputs_finite"] is True
     finding = brickprof.diagnose(run).findings[0]
     assert (finding.contract, finding.first_step, finding.brick) == ("C-TRAINSTABLE-001", at, "blocks.2")
