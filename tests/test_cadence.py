@@ -305,3 +305,24 @@ def test_what_somebody_asks_for_is_told_and_no_plan_is_made_by_it() -> None:
     assert plain.typical_ns == apart.typical_ns < 5_000_000 and plain.grown and apart.grown
     assert (plain.ease, plain.stride, plain.overhead) == (apart.ease, apart.stride, apart.overhead)
     assert plain.settled[0] < 0.01 and 18 < apart.settled[0] < 22  # of a grown run, too
+
+
+@pytest.mark.parametrize(("cost", "on"), [(5 * MS, True), (7 * MS, False)])
+def test_until_the_lookout_is_ready_blocks_are_looked_at_in_every_step_of_a_young_run(cost: int, on: bool) -> None:
+    costs = {**dict.fromkeys(WAYS, 100_000), "blocks": cost}
+    cadence = Cadence("standard", 0.01)
+    cadence.awaited = True
+    seen = []
+    for step in range(300):
+        assert step < 200 or not cadence.quiet(step) or step >= 264
+        seen.append(cadence.begin(step).blocks)
+        for way in WAYS:
+            if getattr(cadence.switches, way):
+                cadence.measured(way, costs[way])
+        cadence.end(step, 30 * MS, 0)
+    assert all(seen[:3]) and all(seen[16:264]) is on and not all(seen[264:])
+    cadence = Cadence("standard", 0.01)
+    cadence.awaited = True
+    simulate(cadence, 30 * MS, costs, 40)
+    cadence.awaited = False
+    assert [cadence.begin(step).blocks for step in range(41, 48)].count(True) < 3

@@ -34,6 +34,9 @@ class Counts:
             return torch.zeros((len(values), 2), dtype=torch.int64)
         return torch.tensor([[int(v.isnan().sum()), int(v.isinf().sum())] for v in values])
 
+    def prepare(self, device):
+        return True
+
     def readable(self, value):
         return True
 
@@ -121,6 +124,35 @@ def break_inside(net, block):
         return plain(x) * torch.tensor([1.0, math.nan, 1.0, 1.0])
 
     net.layers[block].forward = forward
+
+
+def test_until_there_is_a_kernel_blocks_are_looked_at_one_by_one(monkeypatch):
+    net, ready = Net(), iter([False, False, True])
+    monkeypatch.setattr(Counts, "prepare", lambda self, device: next(ready))
+    watch, over, _ = watched(net)
+    waited = [over.cadence.awaited]
+    for step in range(8, 12):
+        watch.counts.given.clear()
+        stepped(watch, over, net, step)
+        waited.append(over.cadence.awaited)
+    assert waited == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize("why", ["lost", "blind", "no blocks", "grown", "on the host"])
+def test_nobody_waits_for_a_kernel_that_will_not_come_or_is_of_no_use(monkeypatch, why):
+    monkeypatch.setattr(Counts, "prepare", lambda self, device: False)
+    net, over = Net(), session()
+    over.step = 300 if why == "grown" else 0
+    watch = Lookout(over, lambda *_: None)
+    if why == "on the host":
+        monkeypatch.setattr(module, "on_device", lambda tensor: False)
+    watch.choose([] if why == "no blocks" else enumerate(net.layers))
+    if why == "blind":
+        watch.blind()
+    if why == "lost":
+        watch.counts.lost = "no triton"
+        watch.backward([net(torch.ones(2, 4)).sum()])
+    assert over.cadence.awaited is False
 
 
 def test_the_first_block_that_is_broken_is_told_with_its_step_and_what_went_into_it():
@@ -234,9 +266,9 @@ def test_the_first_steps_are_left_to_the_other_looks():
     net = Net()
     watch = Lookout(session(), lambda *_: None)
     watch.choose(enumerate(net.layers))
-    watch.enter(7)
+    watch.enter(2)
     assert watch.hooked == 0
-    watch.enter(8)
+    watch.enter(3)
     assert watch.hooked == 4
 
 

@@ -270,6 +270,61 @@ def test_one_follows_the_other_at_once(tmp_path, stretches, monkeypatch, loads):
     assert sum(stretches) > 300 and all({step - 2, step - 1, step, step + 1} & looked for step in alone if step > 128)
 
 
+class Pauses(Training):
+    """Once, the first step of a stretch takes longer than all of it may."""
+
+    cut = 0
+
+    def step(self, x, number):
+        under_way = desk.stretch
+        if number > 300 and not self.cut and under_way is not None and not under_way._passed:
+            under_way._until, self.cut = 0, number
+        return super().step(x, number)
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_a_stretch_of_one_step_is_told_before_the_next_begins(tmp_path, stretches, loads):
+    batches = loader() if loads else list(loader())
+    plain = told(recorded(tmp_path / "plain", Training(), most=0, batches=batches))
+    training = Pauses()
+    assert told(recorded(tmp_path / "stretched", training, most=6, batches=batches)) == plain and training.cut
+
+
+class RunsOut(Training):
+    """Another loader comes to its end between a forward and its backward, where something is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = []
+
+    def loss(self, x):
+        loss = super().loss(x)
+        if self._number % 7 == 3:
+            for _ in self._other:
+                pass
+            hub.fact("note", {"text": str(self._number)})
+            self.told += [(self._number, session.step) for session in hub.sessions]
+        return loss
+
+    def step(self, x, number):
+        self._number, self._other = number, iter(())
+        if number % 7 == 3:
+            self._other = iter(loader(1))
+            next(self._other)
+        return super().step(x, number)
+
+
+def test_a_loader_that_ends_takes_nothing_back_that_has_begun(tmp_path, stretches):
+    training = RunsOut()
+    recorded(tmp_path, training, most=6, batches=list(loader()))
+    assert stretches and len(training.told) > 60 and all(number == step for number, step in training.told)
+
+
+def test_batches_of_an_evaluation_are_not_what_steps_begin_with(tmp_path, stretches):
+    recorded(tmp_path, Evaluates(), most=6, batches=list(loader()))
+    assert sum(stretches) > 300
+
+
 class LeapsOnce(Training):
     def __init__(self, at) -> None:
         super().__init__()
@@ -1009,6 +1064,9 @@ class Counts:
 
     def __call__(self, gate, values):
         return torch.tensor([[int(value.isnan().sum()), int(value.isinf().sum())] for value in values])
+
+    def prepare(self, device):
+        return True
 
     def readable(self, value):
         return True

@@ -44,6 +44,8 @@ _LEARNING_STEPS = 512
 _LEARNING_BUDGET = 2.5
 """Steps of a few milliseconds get this many times the budget while the run is young: there is most to be seen then."""
 _NO_BURDEN = 0.01
+_AWAITED = 0.2
+"""Of a step of a young run: what to look at its blocks may take, for the second or two until the lookout is ready."""
 _WINDOW = 9
 _ADAPT_EVERY = 8
 _ALLOWANCE_NS = 150_000  # a step, at a budget of 1 %
@@ -142,6 +144,8 @@ class Cadence:
         self._deep: deque[float] = deque(maxlen=_WINDOW)
         """What steps in full have cost, of those that nobody asked for."""
         self._born = self._renewals = 0
+        self.awaited = False
+        """Whether blocks are to be looked at in every step of a young run, until somebody else does."""
         self._credit = _CREDIT_NS * budget / 0.01
 
     def begin(self, step: int) -> Switches:
@@ -152,6 +156,7 @@ class Cadence:
         planned = step in self.planned
         attentive = step <= self.attentive_until
         looked = step < EARLIEST or self.due(step) or step <= self.deep_until or planned or attentive
+        looked = looked or (self.awaited and step < GROWN)
         if step % self.least and not looked:
             return NOTHING
         switches, deep = self.switches, step <= self.deep_until or planned or self.level == "deep"
@@ -167,13 +172,18 @@ class Cadence:
         if step < _FIRST_STEPS or (way == "facts" and step < _EARLY["facts"]):
             return True
         if step - self._born in _AGAIN and self._born:
-            return (median(self._costs[way]) if self._costs[way] else 0.0) <= _A_MOMENT_NS
+            return self._usual(way) <= _A_MOMENT_NS
+        if way == "blocks" and self.awaited and step < GROWN:
+            return self.spares(self._usual(way), _AWAITED)
         if step >= _EARLY[way] or (way == "full" and step & (step - 1)):
             return False
-        cost = median(self._costs[way]) if self._costs[way] else 0.0
+        cost = self._usual(way)
         if way == "full":  # a handful of looks in all, further and further apart: each may take a moment
             return cost <= max(_NO_BURDEN * self.typical_ns, _A_MOMENT_NS)
         return self.spares(cost)
+
+    def _usual(self, way: str) -> float:
+        return median(self._costs[way]) if self._costs[way] else 0.0
 
     def spares(self, ns: float, share: float = _NO_BURDEN) -> bool:
         """Whether an early step has ``ns`` to spare: a ``share`` of it, or anything while tiny steps have credit."""
@@ -202,6 +212,7 @@ class Cadence:
             or step <= max(self.deep_until, self.attentive_until)
             or self.due(step)
             or step in self.planned
+            or (self.awaited and step < GROWN)
         )
 
     def rescans(self, step: int) -> bool:

@@ -138,19 +138,19 @@ def goes_on() -> bool:
 def forward() -> bool:
     """A model is about to run: whether the stretch under way, or the next, has noted that a step begins with it."""
     under_way = desk.stretch
-    if under_way is None or under_way.between:
-        return under_way is not None and (under_way.begins_step() or goes_on())
+    if under_way is not None and under_way.between and (under_way.begins_step() or goes_on()):
+        return True
     settle()
     return False
 
 
-def ran_out(iterator: Any) -> None:
-    """There was no batch any more: no step has begun with it."""
+def ran_out(iterator: Any, *, begun: bool) -> None:
+    """There was no batch any more: no step has begun with it, unless it had ``begun`` before."""
     global exhausted
     exhausted = _drawn_by(iterator)
     under_way = desk.stretch  # another thread may end it meanwhile
     if under_way is not None:
-        under_way.fetched = False
+        under_way.fetched = begun
 
 
 def _drawn_by(iterator: Any) -> int:

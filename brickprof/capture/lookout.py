@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _SHARE = 0.5
 """Of the budget: the host's work of a step for which the device has nothing to do."""
-_FIRST = 8
+_FIRST = 3
 """Steps before it begins: they are looked at anyway, and what will be compiled is by then."""
 _LONGEST = 32
 _DEAREST = 16
@@ -87,16 +87,19 @@ class Counts:
 
     def __call__(self, gate: torch.Tensor, values: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """(nan, inf) of each, on the device; None while there is no kernel, and where it cannot be compiled."""
-        device = gate.get_device()
-        ready = self._ready.get(device)
-        if not ready:
-            if ready is None:
-                self._ready[device] = False
-                if not aside.run(self._compile, device, name="brickprof-compile"):
-                    self.lost = "no thread to compile on"
+        if not self.prepare(gate.get_device()):
             return None
         found: torch.Tensor = self._made(gate, values)
         return found
+
+    def prepare(self, device: int) -> bool:
+        """Whether there is a kernel; it is compiled from the first time on that somebody asks."""
+        ready = self._ready.get(device)
+        if ready is None:
+            ready = self._ready[device] = False
+            if not aside.run(self._compile, device, name="brickprof-compile"):
+                self.lost = "no thread to compile on"
+        return ready
 
     def add(
         self, gate: torch.Tensor, _values: Sequence[torch.Tensor], places: list[int], out: torch.Tensor, at: int
@@ -149,7 +152,7 @@ class Lookout:
         """The one from which on stretches may have a sentry again, which costs less."""
         self._entered = -1
         """The last that has begun, or is about to: what was kept since then is of it."""
-        self._blind = False
+        self._blind = self._awaits = False
         self.sentries = Sentries(self)
         self._hooks_ns = 0.0
         self._backwards = 1
@@ -181,6 +184,7 @@ class Lookout:
         self.sentries.forget()
         chosen = [] if self._blind else [(module, brick) for brick, module in blocks if _takes_hook(module)]
         self._posts = [(weakref.ref(module), _Post(self, brick)) for module, brick in chosen]
+        self._await(bool(self._posts) and self.session.step < GROWN)
         if was_hooked:
             self._hook()
 
@@ -190,6 +194,7 @@ class Lookout:
         self._unhook()
         self.sentries.forget()
         self._posts = []
+        self._await(False)
 
     def _hook(self) -> None:
         if compiled_frames():
@@ -206,8 +211,10 @@ class Lookout:
 
     def ahead(self, step: int, most: int) -> int:
         """In how many of the steps behind ``step``, which is over, nobody looks out; up to ``most``."""
-        if not self._posts or self.sentries.able:
+        if not self._posts:
             return most
+        if self.sentries.able:
+            return min(self.sentries.longest, most)
         if self._handles:
             return 0
         due = max(self._due, step + 1)
@@ -279,16 +286,24 @@ class Lookout:
     def backward(self, losses: Sequence[torch.Tensor]) -> None:
         """A backward begins: counts in the outputs that are still there."""
         kept, self._kept = self._kept, []
-        if not kept:
+        if not (kept or self._awaits):
             return
         start = _counter()
         try:
+            if self._awaits and losses and on_device(losses[0]):
+                self._await(not (self.counts.prepare(losses[0].get_device()) or self.counts.lost))
+            if not kept:
+                return
             if not losses or not on_device(losses[0]) or hands_off():
                 self._in_vain()
             elif self._count(kept, losses):
                 self._learn(_counter() - start)
         except Exception as error:
             self.failed(error)
+
+    def _await(self, awaits: bool) -> None:
+        """Until there is a kernel, blocks are looked at one by one; not for longer than a run is young."""
+        self._awaits = self.session.cadence.awaited = awaits
 
     def _in_vain(self) -> None:
         """Outputs were kept, and nothing could be counted in them; again and again, it is not worth the hooks."""

@@ -543,11 +543,13 @@ def _patch_scaler() -> None:
 def _patch_loader() -> None:
     def fetch(original: Any) -> Any:
         def call(self: Any) -> Any:
-            if desk.stretch is not None and (desk.stretch.begins_step() or hub.goes_on()):
+            stretch = desk.stretch
+            begun = stretch is not None and stretch.fetched
+            if stretch is not None and (stretch.begins_step() or hub.goes_on()):
                 try:
                     return original(self)
                 except StopIteration:
-                    hub.ran_out(self)
+                    hub.ran_out(self, begun=begun)
                     raise
             if not hub.sessions:
                 return original(self)

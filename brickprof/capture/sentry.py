@@ -13,6 +13,7 @@ the stretch is over.
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections import deque
@@ -37,7 +38,7 @@ _SHARE = 0.7
 _LONGEST = 32
 _MIDDLE, _ENOUGH = 5, 3
 """Stretches by whose costs it is decided how many there are to be with a sentry, and how many it takes for that."""
-_TIMED_FROM = 1
+_TIMED_FROM = 0
 """The step of a stretch behind whose backward hooks begin to be timed, until that of the next."""
 _AROUND = 3.0
 """A hook takes so many times what it takes inside: torch calls a module that has one in a longer way."""
@@ -59,6 +60,7 @@ _counter = time.perf_counter_ns
 _Tensor = torch.Tensor
 _compiling = torch.compiler.is_compiling
 _grad_on = torch.is_grad_enabled
+_thread = threading.get_ident
 Glance = tuple["weakref.ref[torch.Tensor]", "weakref.ref[torch.Tensor] | None"]
 """What a block has put out, and what it was given."""
 Arrived = Callable[[int, int, Sequence[Seen], list[list[int]]], None]
@@ -120,6 +122,11 @@ class Sentries:
     def able(self) -> bool:
         """Whether it is in stretches that somebody looks out, as soon as one begins."""
         return bool(self._known) and bool(self._lookout.counts.compiled(self._device))
+
+    @property
+    def longest(self) -> int:
+        """The steps of a stretch that what is counted has room for."""
+        return max(_MOST_NUMBERS // (2 * max(len(self._known), 1)) - 1, 2)
 
     @property
     def always(self) -> bool:
@@ -188,11 +195,13 @@ class Sentries:
         device was, in one of them."""
         self._standing = None
         session, cadence = self._lookout.session, self._lookout.session.cadence
-        self._over_at = session.step
+        self._over_at = session.step + steps  # they are told after this
         if hooks_ns:
             self._hooks_ns.append(hooks_ns)
         if behind is not None:
             self._behind.append(behind)
+        elif self._behind:
+            self._behind.popleft()  # nobody knows any more
         # In the middle: now and then the device has no place in its queue, for us nor for the training.
         usual = median(took) if took else 0.0
         if took:
@@ -211,7 +220,7 @@ class Sentries:
         while self._duty < _LONGEST and host > self._duty * room and self._judged >= _ENOUGH:
             self._duty *= 2
         if self._vain >= _VAIN or (host > _LONGEST * room and self._judged >= _ENOUGH and not young):
-            self._deaf_until, self._vain = session.step + _REST, 0
+            self._deaf_until, self._vain = self._over_at + _REST, 0
             self.forget()
 
 
@@ -221,7 +230,7 @@ class Sentry:
     __slots__ = (
         "_backwards", "_begins", "_behind", "_counts", "_handles", "_known", "_lane", "_lookout", "_mark", "_most",
         "_out", "_seen", "_sentries", "_steps", "_stream", "_took", "_young", "glances", "hooks_ns", "inside_ns",
-        "spent_ns", "timing",
+        "spent_ns", "thread", "timing", "within",
     )  # fmt: skip
 
     def __init__(
@@ -231,10 +240,13 @@ class Sentry:
         self._sentries = sentries
         self._lookout = lookout
         self._counts = lookout.counts
-        self._known = list(known.items())
+        self._known = known
+        self.thread = lookout.session.thread
+        self.within = False
+        """Whether a backward is under way, or its update has still to come: what is put out is recomputed."""
         self._most = max(len(blocks), 1)
         # One more: that behind the last may begin before anybody notices.
-        self._steps = min(steps + 1, _MOST_NUMBERS // (2 * self._most))
+        self._steps = steps + 1
         self._young = lookout.young
         self._backwards = 0
         self._lane = lookout.session.readback.lane
@@ -275,6 +287,7 @@ class Sentry:
         """One begins with ``loss``, in the step of that ``place``."""
         start = _counter()
         self._backwards += 1
+        self.within = True
         try:
             if self.glances and self._count(loss, place):
                 self._took.append(_counter() - start)
@@ -295,6 +308,7 @@ class Sentry:
     def update(self) -> None:
         """What was put out since the backward began was recomputed in it."""
         self.glances.clear()
+        self.within = False
         if self._stream is not None:
             stream, self._stream = self._stream, None
             with suppress(Exception):
@@ -304,7 +318,7 @@ class Sentry:
         """The stretch is over, whose first step was ``first``."""
         start = _counter()
         try:
-            self._sentries.hand_over(first + self._backwards, self.glances)
+            self._sentries.hand_over(first + self._backwards, {} if self.within else self.glances)
             self.dismiss()
             self._lookout.looks += len(self._took)
             counted = None if self._out is None else Counted(self._out, first, dict(self._seen), self._most)
@@ -313,7 +327,7 @@ class Sentry:
             self._sentries.over(*told, young=self._young, behind=self._behind)
         except Exception as error:
             self._lookout.failed(error)
-        self._lookout.session.correct(_counter() - start)
+        self._lookout.session.correct(_counter() - start + self.spent_ns - sum(self._took))
 
     def _count(self, loss: torch.Tensor, place: int) -> bool:
         device, counts = loss.get_device(), self._counts
@@ -336,21 +350,25 @@ class Sentry:
         return True
 
     def _left(self, device: int, readable: Callable[[torch.Tensor], bool]) -> tuple[Outputs, list[torch.Tensor]]:
-        """Outputs that are still there, as they were put out."""
+        """Outputs that are still there, as they were put out; whose memory somebody has put there (``out.data``)
+        nobody asks."""
         kinds, claim, glances = KIND, claimed, self.glances
         bricks: list[int] = []
         values: list[torch.Tensor] = []
         places: list[int] = []
         follow: list[bool] = []
         last: Any = glances  # no reference is that
-        for brick, version in self._known:
-            reference, given = glances.get(brick, _NOTHING)
+        versions = self._known
+        for brick, (reference, given) in glances.items():
             value, before, last = reference(), last, glances
             if type(value) is not _Tensor:
                 continue
             claim(value)
-            kind, pointer = kinds.get(value.dtype), value.data_ptr()
-            if kind is None or pointer < _LOWEST or value._version != version or value.get_device() != device:
+            try:
+                kind, pointer, version = kinds.get(value.dtype), value.data_ptr(), value._version
+            except RuntimeError:  # of an inference, or without memory of its own
+                continue
+            if kind is None or pointer < _LOWEST or version != versions.get(brick) or value.get_device() != device:
                 continue
             if not (value.is_contiguous() or readable(value)):
                 continue
@@ -362,23 +380,17 @@ class Sentry:
         return Outputs(bricks, places, follow), values
 
 
-def _nothing() -> None:
-    return None
-
-
-_NOTHING = (_nothing, None)
-
-
 def _glance(sentry: Sentry, brick: int, glances: dict[int, Glance]) -> Callable[..., None]:
-    weakly = weakref.ref
+    weakly, home = weakref.ref, sentry.thread
 
     def glance(_module: Any, args: Any, output: Any) -> None:
-        if _compiling() or not _grad_on():
+        if _compiling() or not _grad_on() or _thread() != home:
             return
         start = _counter() if sentry.timing else 0
         try:
             found: Any = output if type(output) is _Tensor else tensors.first_tensor(output)
             given = args[0] if args else None
+            glances.pop(brick, None)  # in the order of the last calls
             # Of one tensor there is one such reference: it tells whether the two are the same.
             glances[brick] = weakly(found), weakly(given) if type(given) is _Tensor else None
         except Exception:  # without a tensor

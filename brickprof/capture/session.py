@@ -367,10 +367,7 @@ class Session:
         if self._updated_by_hand():
             self._turn()
         if self.steps.backward_begins():
-            # Those batches were an evaluation's.
-            self._unfetched += 1
-            self.by_fetch = self.by_fetch and self._unfetched < _UNFETCHED
-            self._turn(backwards=1)
+            self._begin_with_backward()
         self.trace.micro = self.steps.backwards - 1
         self._trained = self.step + 1
         self.thread = threading.get_ident()  # whoever differentiates is the one that trains
@@ -384,6 +381,15 @@ class Session:
             self.lookout.backward(losses)
         self.emit("backward_begin", losses, upstream)
         graph.forget()
+
+    def _begin_with_backward(self) -> None:
+        self._unfetched += 1
+        lost = self.by_fetch and self._unfetched >= _UNFETCHED
+        self.by_fetch = self.by_fetch and not lost
+        was_looking = self.looking
+        self._turn(backwards=1)
+        if lost and not (was_looking or self.looking):
+            self.emit("step_begin", self.step)  # those batches were an evaluation's: models are hooked again
 
     def pass_backward(self, losses: Sequence[torch.Tensor], upstream: Any) -> bool:
         """A backward in a step that nobody looks at; False when there is more to it than one loss."""
@@ -438,6 +444,7 @@ class Session:
         if self.steps.updated:
             if not self.pass_on():
                 return False
+            self._unfetched = 0
         elif len(self.pattern) < _LONG_PATTERN:
             self.pattern += "f"
         self._spent += _counter() - start
