@@ -299,25 +299,24 @@ class RunsOut(Training):
 
     def loss(self, x):
         loss = super().loss(x)
-        if self._number % 7 == 3:
-            for _ in self._other:
-                pass
+        if self._number % 9 == 0:
+            self._other = iter(loader(1))
+            next(self._other)
+        if self._number % 9 == 8:
+            assert not list(self._other)
             hub.fact("note", {"text": str(self._number)})
             self.told += [(self._number, session.step) for session in hub.sessions]
         return loss
 
     def step(self, x, number):
-        self._number, self._other = number, iter(())
-        if number % 7 == 3:
-            self._other = iter(loader(1))
-            next(self._other)
+        self._number = number
         return super().step(x, number)
 
 
 def test_a_loader_that_ends_takes_nothing_back_that_has_begun(tmp_path, stretches):
     training = RunsOut()
     recorded(tmp_path, training, most=6, batches=list(loader()))
-    assert stretches and len(training.told) > 60 and all(number == step for number, step in training.told)
+    assert stretches and len(training.told) > 50 and all(number == step for number, step in training.told)
 
 
 def test_batches_of_an_evaluation_are_not_what_steps_begin_with(tmp_path, stretches):
