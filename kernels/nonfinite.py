@@ -114,7 +114,8 @@ class NonFinite:
         whole = dict(zip(_PLACES, [*places, *[0] * (2 * SLOTS - len(places))], strict=True))
         # A binding is kept: not with the user's loss in it.
         like = torch.empty((), dtype=torch.float32, device=gate.device)
-        bound = self._count.bind((key[1], PROGRAMS), gate=like, out=out, **whole, **_CONSTANTS, num_warps=4)
+        grid = key[1], _CONSTANTS["PROGRAMS"]
+        bound = self._count.bind(grid, gate=like, out=out, **whole, **_CONSTANTS, num_warps=4)
         bound.launch(gate=gate)
         if bound.settled:
             self._bound[key] = bound.function_of("gate", "out", *_PLACES[: len(places)])

@@ -9,7 +9,7 @@ import torch
 from problems import drawn
 
 from brickprof.kernels import nonfinite as module
-from brickprof.kernels.nonfinite import NonFinite, readable, reference
+from brickprof.kernels.nonfinite import SLOTS, NonFinite, readable, reference, size_of
 from brickprof.operators.launch import CannotLaunch
 
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -19,7 +19,7 @@ OPEN = [math.nan, math.inf, -math.inf]
 @pytest.fixture(autouse=True)
 def few_programs(monkeypatch):
     """The interpreter is slow."""
-    monkeypatch.setattr(module, "PROGRAMS", 2)
+    monkeypatch.setitem(module._CONSTANTS, "PROGRAMS", 2)
 
 
 def spoilt(size, dtype, seed=0):
@@ -29,7 +29,7 @@ def spoilt(size, dtype, seed=0):
 
 
 @pytest.mark.parametrize("gate", OPEN)
-def test_all_types_and_many_sizes_in_one_launch(gate):
+def test_all_types_and_many_sizes_at_once(gate):
     tensors = [spoilt(size, dtype, size) for dtype in TYPES for size in (1, 3, 1023, 1024, 1025, 5000)]
     tensors += [drawn(77, seed=1, dtype=dtype) for dtype in TYPES]
     told = torch.tensor(gate)
@@ -81,3 +81,16 @@ def test_images_whose_channels_come_last_are_read_and_gaps_are_not():
 def test_what_it_does_not_take(gate, tensors):
     with pytest.raises(CannotLaunch, match="nonfinite"):
         NonFinite()(gate, tensors)
+
+
+def test_counts_are_added_from_a_row_on_in_as_many_launches_as_it_takes():
+    gate, tensors = (
+        torch.tensor(math.nan),
+        [spoilt(size, TYPES[size % 3], size) for size in range(3, 3 + 2 * SLOTS + 1)],
+    )
+    out = torch.zeros((2 * SLOTS + 8, 2), dtype=torch.int64)
+    for _ in range(2):
+        NonFinite().add(gate, [number for each in tensors for number in (each.data_ptr(), size_of(each))], out, 5)
+    assert torch.equal(out[5:-2], 2 * reference(gate, tensors)) and not out[:5].any() and not out[-2:].any()
+    with pytest.raises(CannotLaunch, match=r"33 rows from 8 on.*40"):
+        NonFinite().add(gate, [0, 0] * len(tensors), out, 8)
