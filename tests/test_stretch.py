@@ -1083,12 +1083,17 @@ class CountsInPassing(Counts):
     def settled(self, device, tensors):
         return None
 
-    def add(self, gate, values, places, out, at):
-        assert places[::2] == [value.data_ptr() for value in values]
-        assert places[1::2] == [value.numel() << 2 | FLOATS.index(value.dtype) for value in values]
+    def add(self, gate, places, out, at):
+        values = [at_address(*place) for place in zip(places[::2], places[1::2], strict=True)]
         self.added.append((len(values), at))
         if not math.isfinite(gate.item()):
             out[at : at + len(values)] += self(gate, values)
+
+
+def at_address(address, size):
+    """What a kernel would read there."""
+    numel, dtype = size >> 2, FLOATS[size & 3]
+    return torch.frombuffer((ctypes.c_char * (numel * dtype.itemsize)).from_address(address), dtype=dtype)
 
 
 class Breaks(Training):

@@ -150,7 +150,7 @@ def ran_out(iterator: Any, *, begun: bool) -> None:
     exhausted = _drawn_by(iterator)
     under_way = desk.stretch  # another thread may end it meanwhile
     if under_way is not None:
-        under_way.fetched = begun
+        under_way.entered = begun
 
 
 def _drawn_by(iterator: Any) -> int:

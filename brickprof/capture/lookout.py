@@ -101,9 +101,7 @@ class Counts:
                 self.lost = "no thread to compile on"
         return ready
 
-    def add(
-        self, gate: torch.Tensor, _values: Sequence[torch.Tensor], places: list[int], out: torch.Tensor, at: int
-    ) -> None:
+    def add(self, gate: torch.Tensor, places: list[int], out: torch.Tensor, at: int) -> None:
         """The same, added to ``out`` from its row ``at`` on, once there is a kernel; ``places`` says of each where it
         lies, and four times its elements plus its kind."""
         self._made.add(gate, places, out, at)

@@ -544,7 +544,7 @@ def _patch_loader() -> None:
     def fetch(original: Any) -> Any:
         def call(self: Any) -> Any:
             stretch = desk.stretch
-            begun = stretch is not None and stretch.fetched
+            begun = stretch is not None and stretch.entered
             if stretch is not None and (stretch.begins_step() or hub.goes_on()):
                 try:
                     return original(self)

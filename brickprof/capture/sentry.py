@@ -41,7 +41,8 @@ _MIDDLE, _ENOUGH = 5, 3
 _TIMED_FROM = 0
 """The step of a stretch behind whose backward hooks begin to be timed, until that of the next."""
 _AROUND = 3.0
-"""A hook takes so many times what it takes inside: torch calls a module that has one in a longer way."""
+"""A hook takes so many times what it takes inside: torch calls a module that has one in a longer way. There is less
+inside than in the lookout's, and so it is more times that."""
 _LAUNCH_NS = 5_000
 """What a device has to do to count behind a finite loss."""
 _REST = 1024
@@ -343,7 +344,7 @@ class Sentry:
             self._begins = self._out.data_ptr()
         launch = counts.settled(device, len(values))
         if launch is None:
-            counts.add(loss.detach(), values, outputs.places, self._out, place * self._most)
+            counts.add(loss.detach(), outputs.places, self._out, place * self._most)
         else:
             launch(loss.data_ptr(), self._begins + place * self._most * _ROW, *outputs.places)
         self._seen[place] = outputs

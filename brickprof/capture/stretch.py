@@ -88,8 +88,9 @@ class Passed(NamedTuple):
     """By the place of the step: the table of all gradients, where it was sent for."""
     rates: Sequence[Any]
     """With which the updates were made: so many steps are over."""
-    fetched: int
-    """When a batch was asked for after the last update, if nothing else has followed."""
+    entered: int
+    """When the next step began (a batch was asked for, or a model ran) after the last update, if nothing else has
+    followed."""
 
     @property
     def whole(self) -> int:
@@ -99,7 +100,7 @@ class Passed(NamedTuple):
     @property
     def begun(self) -> int:
         """How many have begun."""
-        return len(self.losses) + bool(self.fetched)
+        return len(self.losses) + bool(self.entered)
 
 
 class Stretch:
@@ -109,7 +110,7 @@ class Stretch:
     __slots__ = (
         "_at", "_began", "_cleared", "_clips", "_current", "_device", "_due", "_ends", "_every", "_key", "_lane",
         "_left", "_losses", "_norms", "_number", "_optimizer", "_passed", "_place", "_rate", "_rates", "_sends",
-        "_session", "_stream", "_tables", "_until", "_version", "_whole", "_zeroed", "due", "fetched", "gradients",
+        "_session", "_stream", "_tables", "_until", "_version", "_whole", "_zeroed", "due", "entered", "gradients",
         "looks_out", "noted_ns", "open", "tables_ns", "thread", "waits", "whose",
     )  # fmt: skip
 
@@ -165,7 +166,7 @@ class Stretch:
         """The one that it is noted by, and nothing of any other."""
         self.open = True
         """Whether another step may be noted."""
-        self.fetched = False
+        self.entered = False
         """Whether a batch was asked for since the last update, or a model has begun to run."""
         self._lane = session.readback.lane
         self._at = _UPDATED
@@ -200,7 +201,7 @@ class Stretch:
         """A step begins: whether it is one more of these."""
         if not self.open or _thread() != self.thread:
             return False
-        self.fetched = True
+        self.entered = True
         return True
 
     @property
@@ -312,7 +313,7 @@ class Stretch:
             return False
         self._rate = rate
         self._at = _UPDATED
-        self.waits = self.fetched = False
+        self.waits = self.entered = False
         if self.looks_out is not None:
             self.looks_out.update()
         self._began = at = _counter()
@@ -331,11 +332,11 @@ class Stretch:
     def over(self) -> None:
         """Tells the session what has passed."""
         began, losses, counted, zeroed = zip(*self._passed, strict=True) if self._passed else ((),) * 4
-        fetched = _counter() if self.fetched and self._at == _UPDATED else 0
+        entered = _counter() if self.entered and self._at == _UPDATED else 0
         stamps, key = [at + OFFSET for at in counted], self._key or (0, 0)
         steps = Passed(
             began, losses, self._version, stamps, zeroed, key, self._ends, self._norms, self._tables, self._rates,
-            fetched,
+            entered,
         )  # fmt: skip
         self._session.correct(self.tables_ns)
         if self._rates:
@@ -480,8 +481,8 @@ class Stretches:
         if whole < len(steps.losses):
             session.pass_on(steps.began[whole])
             session.begun(steps)
-        elif steps.fetched:
-            session.pass_on(steps.fetched)
+        elif steps.entered:
+            session.pass_on(steps.entered)
 
 
 def rate_of(optimizer: Any) -> Any:
