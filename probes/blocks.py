@@ -56,7 +56,7 @@ class BlocksProbe(Probe):
         self._roots: list[Any] = []
         self._deep = False
         self._reported = 0
-        self._broken: set[int] = set()  # reported when it breaks, and again only after it was whole
+        self._broken: dict[int, int] = {}  # when it broke: reported then, and again only after it was whole
         self._sampled: list[tuple[tuple[int, int, int, int], Measured]] = []
         self._device: list[tuple[tuple[int, int, int, str], list[torch.Tensor]]] = []
         self._lookout = session.lookout = Lookout(session, self._counted)
@@ -150,7 +150,7 @@ class BlocksProbe(Probe):
         sum_ = tensors.total(output)
         if on_host(output):
             if math.isfinite(sum_.item()):
-                self._broken.discard(brick)
+                self._broken.pop(brick, None)
             elif brick not in self._broken:
                 self._report(brick, output, inputs, phase)
         elif len(self._device) < 4096:
@@ -168,7 +168,7 @@ class BlocksProbe(Probe):
         if not (nan or inf) or self._reported >= _MOST_REPORTS:
             return
         self._reported += 1
-        self._broken.add(brick)
+        self._broken[brick] = self.session.step
         given = tensors.first_tensor(inputs)
         given_finite = None if given is None else bool(torch.isfinite(given.detach()).all())
         fields = {
@@ -198,11 +198,11 @@ class BlocksProbe(Probe):
         for (brick, phase, numel, dtype), count in about:
             value, *given = [next(sums) for _ in range(count)]
             if math.isfinite(value):
-                self._broken.discard(brick)
+                self._broken.pop(brick, None)
                 continue
             if brick in self._broken:
                 continue
-            self._broken.add(brick)
+            self._broken[brick] = step
             fields = {
                 "brick": brick, "nan": None, "inf": None, "numel": numel, "dtype": dtype,
                 "phase": _NAMES.get(phase, ""), "inputs_finite": math.isfinite(given[0]) if given else None,
@@ -217,9 +217,9 @@ class BlocksProbe(Probe):
             return
         output, (nan, inf) = found
         self._lookout.rest()
-        if output.brick in self._broken:
-            return
-        self._broken.add(output.brick)
+        if self._broken.get(output.brick, step + 1) <= step:
+            return  # one of a later step may have come home sooner
+        self._broken[output.brick] = step
         fields = {
             "brick": output.brick, "nan": nan, "inf": inf, "numel": output.numel,
             "dtype": str(output.dtype).removeprefix("torch."), "phase": "forward",

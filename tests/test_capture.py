@@ -466,6 +466,22 @@ def test_accumulation_counts_micro_batches(tmp_path: Path) -> None:
     assert loss["micro"].tolist() == [0, 1, 2, 3] * 3
 
 
+@pytest.mark.parametrize("parts", [7, 8, 9, 17])
+def test_long_accumulation_is_one_step_whoever_looks(tmp_path: Path, parts: int) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    x, y = data()
+    with brickprof.attach(model, optimizer, out=tmp_path, overhead="0.01%") as bp:
+        for _ in range(90):  # from some step on nobody looks
+            optimizer.zero_grad()
+            for _ in range(parts):
+                (nn.functional.mse_loss(model(x), y) / parts).backward()
+            optimizer.step()
+    run = brickprof.load(bp.folder)
+    end = run.events[run.events.kind == "exit"].iloc[0].fields
+    assert (end["steps"], end["updates"]) == (90, 90) and run.loss["micro"].max() == parts - 1
+
+
 def test_skipped_scaler_steps_are_recorded_and_healthy(tmp_path: Path) -> None:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

@@ -56,7 +56,7 @@ def session(typical=30e6):
     paid: list[int] = []
     failed: list[Exception] = []
     return SimpleNamespace(
-        step=0, on=SimpleNamespace(blocks=False), backward_depth=0, thread=module._thread(), paid=paid,
+        step=0, on=SimpleNamespace(blocks=False, deep=False), backward_depth=0, thread=module._thread(), paid=paid,
         correct=paid.append, started=(started := []), charge_start=started.append, backlog=Backlog(), readback=readback,
         steps=SimpleNamespace(backwards=1), errors=failed,
         cadence=SimpleNamespace(budget=0.01, typical_ns=typical, ease=1.0, stride={"blocks": 8}), facts=(facts := []),

@@ -192,23 +192,6 @@ def test_a_loss_of_another_type_is_left_out(tmp_path, stretches, counts, afforda
     assert first_broken(run)[:2] == (342, "2") and not len(run.events[run.events.kind == "probe_off"])
 
 
-class Accumulates(Breaks):
-    """Two backwards in every step: there are no stretches."""
-
-    def step(self, x, number):
-        self._seen -= 1
-        (0.5 * self.loss(x)).backward()
-        return super().step(x, number)
-
-
-def test_without_stretches_it_is_looked_out_as_rarely_as_before(tmp_path, stretches, counts, affordable, monkeypatch):
-    monkeypatch.setattr(Lookout, "_reckon", lambda self: setattr(self, "_stride", 16))
-    looked, count = [], Lookout._count
-    monkeypatch.setattr(Lookout, "_count", lambda self, *given: looked.append(self.session.step) or count(self, *given))
-    recorded(tmp_path, Accumulates(10_000, 2), most=32)
-    assert len(counts.added) <= 1 and {step % 16 for step in looked if step >= 300} == {0}
-
-
 class Prefetches(Breaks):
     """Its forward is done before the batch of the next step is asked for."""
 
@@ -277,7 +260,7 @@ def session(typical=1e9, step=500):
     paid, started, read, errors = [], [], [], []
     return SimpleNamespace(
         step=step, cadence=SimpleNamespace(budget=0.01, typical_ns=typical, ease=1.0, stride={"blocks": 8}), paid=paid,
-        on=SimpleNamespace(blocks=False), backward_depth=0, thread=lookouts._thread(), correct=paid.append,
+        on=SimpleNamespace(blocks=False, deep=False), backward_depth=0, thread=lookouts._thread(), correct=paid.append,
         charge_start=started.append, started=started, read=read,
         readback=SimpleNamespace(read=lambda *args: read.append(args), lane=Lane(0.0)),
         failed=lambda _piece, error: errors.append(error), is_off=lambda _piece: False, errors=errors,
@@ -335,7 +318,7 @@ def test_where_the_device_is_behind_anyway_no_step_is_longer_for_it(counts, behi
         watch.sentries.over([50_000] * 9, 50_000, 9, young=False, behind=number >= 5 - behind)
     assert watch.sentries.hidden is hidden
     assert watch.sentries._duty == (1 if hidden else 4)
-    assert over.paid[-1] == (9 * sentries._LAUNCH_NS if hidden else 9 * 100_000)
+    assert over.paid[-1] == (9 * sentries.LAUNCH_NS if hidden else 9 * 100_000)
 
 
 @pytest.mark.parametrize(("seconds", "behind"), [(0.0, False), (60.0, True)])

@@ -21,15 +21,19 @@ class ByHand:
         self._book = book
         self._steps = steps
         self._state: tuple[Any, ...] = ()
+        self._marked_in = -1
+        """The step of that moment: what came between two steps was the next one's beginning."""
 
     def mark(self) -> None:
         """A backward is over: remembers the weights as they are."""
         if not self._optimizer_in_charge():
-            self._state = self._fingerprint()
+            self._state, self._marked_in = self._fingerprint(), self._steps.number
 
     def updated(self) -> bool:
         """Whether a step ended because somebody changed the weights."""
-        if self._optimizer_in_charge() or not self._state or self._fingerprint() == self._state:
+        if self._optimizer_in_charge() or not self._state or self._marked_in != self._steps.number:
+            return False
+        if self._fingerprint() == self._state:
             return False
         self._state = ()
         self._steps.weights_changed()

@@ -14,9 +14,10 @@ scripted modules get no hook, and once anything was compiled nobody does: a hook
 
 In a stretch of steps that are only noted (see ``stretch``) what is counted stays on the device until the stretch is
 over, so that a look is one launch and nothing else: hooks stay on there, step after step, or, where that does not fit
-the budget, in one stretch of so many. Outside of stretches it is kept in every step where that costs next to nothing,
-every so many steps where it would cost more, and not at all where even that does not fit the budget; there, and on a
-host, no hook is left on.
+the budget, in one stretch of so many. A training that has no stretches is looked over in the same way (see
+``patrol``), but for the step between two patrols, in which is learnt what they go by. Where neither can be, it is
+looked out in every step if that costs next to nothing, every so many steps where it would cost more, and not at all
+where even that does not fit the budget; there, and on a host, no hook is left on.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from torch import nn
 from brickprof.capture import aside, models, tensors
 from brickprof.capture.cadence import GROWN
 from brickprof.capture.outputs import Output, left, stream_of
+from brickprof.capture.patrol import MOST_STEPS, Patrol
 from brickprof.capture.sentry import Arrived, Sentries, Sentry
 from brickprof.capture.surroundings import compiled_frames, hands_off
 from brickprof.clock import now
@@ -152,8 +154,11 @@ class Lookout:
         """The last that has begun, or is about to: what was kept since then is of it."""
         self._blind = self._awaits = False
         self.sentries = Sentries(self)
+        self._patrol: Patrol | None = None
+        self._patrol_from = 0
+        """The step from which on another may stand."""
         self._hooks_ns = 0.0
-        self._backwards = 1
+        self.backwards = 1
         """In a step."""
         self.timing = False
         self.inside_ns = 0
@@ -179,6 +184,7 @@ class Lookout:
         """From now on these are the blocks, each with its brick; on a host there are none."""
         was_hooked = bool(self._handles)
         self._unhook()
+        self._relieve()
         self.sentries.forget()
         chosen = [] if self._blind else [(module, brick) for brick, module in blocks if _takes_hook(module)]
         self._posts = [(weakref.ref(module), _Post(self, brick)) for module, brick in chosen]
@@ -190,6 +196,7 @@ class Lookout:
         """Something is about to be compiled: no hook may be in its way, nor come or go later."""
         self._blind = True
         self._unhook()
+        self._relieve()
         self.sentries.forget()
         self._posts = []
         self._await(False)
@@ -224,18 +231,50 @@ class Lookout:
         """A step begins, before its forward or behind it."""
         if not self._posts:
             return
-        if not forward_done and self._kept and step != self._entered:
-            self._kept = []
-            self._in_vain()
+        if not forward_done and step != self._entered:
+            if self._kept:
+                self._kept = []
+                self._in_vain()
+            if self._patrol is not None:
+                self._patrol.update()
         self._entered = step
-        wanted = step >= self._due and self._meets(step) and not self._seen_anyway()
+        wanted = step >= self._due and not self._seen_anyway()
+        wanted = not self._patrolled(step, wanted=wanted) and wanted and self._meets(step)
         if wanted is not bool(self._handles):
             self._hook() if wanted else self._unhook()
 
     def _meets(self, step: int) -> bool:
         if step < self._grown_from or not step % self._stride:
             return True
-        return self.sentries.always  # between two stretches, too
+        return self.sentries.always or step == self._patrol_from - 1  # between two stretches, or patrols, too
+
+    def _patrolled(self, step: int, *, wanted: bool) -> bool:
+        """Whether ``step``, which begins, is one of a patrol."""
+        if self._patrol is not None:
+            if wanted and not self.session.on.deep and self._patrol.goes_on(step):
+                return True
+            self._relieve()
+            self._patrol_from = step + 1  # what it goes by is learnt anew in this one
+        if not wanted or step < self._patrol_from or not self.sentries.able or self.sentries.stretched:
+            return False
+        steps = min(self.sentries.longest // self.backwards, MOST_STEPS)
+        if steps < 2 or step < self._rests_until or self.session.on.deep:
+            return False
+        self._patrol_from = step + steps
+        if compiled_frames():
+            self.blind()
+            return False
+        self._unhook()
+        self._patrol = self.sentries.appoint(Patrol, self._blocks(), steps * self.backwards, young=self.young)
+        return self._patrol is not None and self._patrol.goes_on(step)
+
+    def _relieve(self) -> None:
+        patrol, self._patrol = self._patrol, None
+        if patrol is not None:
+            patrol.relieve()
+
+    def _blocks(self) -> list[tuple[nn.Module, int]]:
+        return [(module, post.brick) for reference, post in self._posts if (module := reference()) is not None]
 
     def stretch(self, steps: int) -> Sentry | None:
         """A stretch of ``steps`` begins behind the step that is over: who looks out in it, if anybody does."""
@@ -243,12 +282,12 @@ class Lookout:
         if not self._posts or session.step + 1 < self._rests_until or self._seen_anyway():
             return None
         self._unhook()
+        self._relieve()
         if compiled_frames():
             self.blind()
             return None
-        blocks = [(module, post.brick) for reference, post in self._posts if (module := reference()) is not None]
         try:
-            return self.sentries.post(blocks, steps, young=self.young)
+            return self.sentries.post(self._blocks(), steps, young=self.young)
         except Exception as error:
             self.failed(error)
             return None
@@ -284,10 +323,12 @@ class Lookout:
     def backward(self, losses: Sequence[torch.Tensor]) -> None:
         """A backward begins: counts in the outputs that are still there."""
         kept, self._kept = self._kept, []
-        if not (kept or self._awaits):
+        if not (kept or self._awaits or self._patrol is not None):
             return
         start = _counter()
         try:
+            if self._patrol is not None:
+                self._patrol.differentiates(losses)
             if self._awaits and losses and on_device(losses[0]):
                 self._await(not (self.counts.prepare(losses[0].get_device()) or self.counts.lost))
             if not kept:
@@ -359,7 +400,7 @@ class Lookout:
             session.charge_start(int(ours + self._hooks_ns))
         else:
             session.correct(int(ours + self._hooks_ns) - spent)
-        self._backwards = max(self._backwards, session.steps.backwards)
+        self.backwards = max(self.backwards, session.steps.backwards)
         self._turns += 1
         self.looks += 1
         if self._turns % _RECKON == 1:
@@ -369,7 +410,7 @@ class Lookout:
 
     def _reckon(self) -> None:
         cadence = self.session.cadence
-        host = self._backwards * (_USUAL * self.session.backlog.quickest(_PIECE) + self._hooks_ns)
+        host = self.backwards * (_USUAL * self.session.backlog.quickest(_PIECE) + self._hooks_ns)
         room = _SHARE * cadence.budget * max(cadence.typical_ns, 1.0)
         self._stride = 1
         while self._stride < _LONGEST and host > self._stride * cadence.ease * room:

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -43,7 +43,7 @@ _TIMED_FROM = 0
 _AROUND = 3.0
 """A hook takes so many times what it takes inside: torch calls a module that has one in a longer way. There is less
 inside than in the lookout's, and so it is more times that."""
-_LAUNCH_NS = 5_000
+LAUNCH_NS = 5_000
 """What a device has to do to count behind a finite loss."""
 _REST = 1024
 """Steps for which no stretch has one where none fits the budget, or nothing could be counted."""
@@ -62,6 +62,7 @@ _Tensor = torch.Tensor
 _compiling = torch.compiler.is_compiling
 _grad_on = torch.is_grad_enabled
 _thread = threading.get_ident
+_Kind = TypeVar("_Kind", bound="Sentry")
 Glance = tuple["weakref.ref[torch.Tensor]", "weakref.ref[torch.Tensor] | None"]
 """What a block has put out, and what it was given."""
 Arrived = Callable[[int, int, Sequence[Seen], list[list[int]]], None]
@@ -83,11 +84,12 @@ class Outputs(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What was counted in a stretch, on the device."""
+    """What was counted in some steps, on the device."""
 
     out: torch.Tensor
-    first: int
     seen: dict[int, Outputs]
+    moments: dict[int, tuple[int, int]]
+    """By the place of a backward: its step and micro-batch."""
     most: int
 
 
@@ -99,6 +101,8 @@ class Sentries:
         self._known: dict[int, int] = {}
         """By the brick, in the order of the forward: the version that its output has when it is put out."""
         self._device = -1
+        self._learnt_in = -1
+        """The step in which that was learnt."""
         self._deaf_until = 0
         """The step from which on something is learnt again."""
         self._over_at = -_LATELY
@@ -130,6 +134,11 @@ class Sentries:
         return max(_MOST_NUMBERS // (2 * max(len(self._known), 1)) - 1, 2)
 
     @property
+    def stretched(self) -> bool:
+        """Whether there are stretches, or may be: the run has only begun."""
+        return self._lookout.session.step - max(self._over_at, 0) < _LATELY
+
+    @property
     def always(self) -> bool:
         """Whether every stretch has one, and there are stretches."""
         return self._duty == 1 and self.able and self._lookout.session.step - self._over_at < _LATELY
@@ -139,12 +148,14 @@ class Sentries:
         if self._lookout.session.step < self._deaf_until:
             return
         bricks = [output[4] for output in kept]
-        self._known = {
+        found = {
             bricks[place]: kept[place][1]
             for place, value in zip(left.places, left.values, strict=True)
             if bricks.count(bricks[place]) == 1 and value.requires_grad
         }
-        self._device = device
+        step, before = self._lookout.session.step, self._learnt_in
+        self._known = {**self._known, **found} if step == before else found  # one of several backwards of the step
+        self._learnt_in, self._device = step, device
 
     def forget(self) -> None:
         """The blocks are others, or there are none to be hooked any more."""
@@ -154,6 +165,19 @@ class Sentries:
 
     def post(self, blocks: Iterable[tuple[nn.Module, int]], steps: int, *, young: bool) -> Sentry | None:
         """A stretch of ``steps`` begins; a ``young`` run has a sentry in each."""
+        made = self.appoint(Sentry, blocks, steps, young=young)
+        if made is None:
+            return None
+        step, glances = self._handed
+        if step == self._lookout.session.step + 1:
+            made.glances.update(glances)
+        self._handed = (0, {})
+        return made
+
+    def appoint(
+        self, kind: type[_Kind], blocks: Iterable[tuple[nn.Module, int]], backwards: int, *, young: bool
+    ) -> _Kind | None:
+        """One for so many ``backwards``, if it is time for one."""
         if self._standing is not None:
             self._standing.dismiss()
         if not self.able:
@@ -163,11 +187,8 @@ class Sentries:
         if not young and self._stretches % self._duty:
             return None
         hooked = [(module, brick) for module, brick in blocks if brick in self._known]
-        made = self._standing = Sentry(self, self._lookout, hooked, self._known, steps)
-        step, glances = self._handed
-        if step == self._lookout.session.step + 1:
-            made.glances.update(glances)
-        self._handed = (0, {})
+        made = kind(self, self._lookout, hooked, self._known, backwards)
+        self._standing = made
         return made
 
     def fetch(self, counted: Counted | None) -> None:
@@ -194,34 +215,58 @@ class Sentries:
     ) -> None:
         """A stretch is over, of ``steps`` backwards, in some of which to count took so long; ``behind``: whether the
         device was, in one of them."""
-        self._standing = None
-        session, cadence = self._lookout.session, self._lookout.session.cadence
+        session = self._lookout.session
         self._over_at = session.step + steps  # they are told after this
+        self._time(took, hooks_ns, behind)
+        usual = median(took) if took else 0.0
+        ours = LAUNCH_NS * len(took) if self.hidden else int(usual * len(took) + self.hooks_ns * steps)
+        if young:
+            session.charge_start(ours)
+        else:
+            session.correct(ours)
+        self._judge(bool(took) or not steps, self._over_at, 1, young=young)
+
+    def relieved(
+        self, took: Sequence[int], hooks_ns: float, backwards: int, *, young: bool, behind: bool | None = None
+    ) -> None:
+        """The same of steps outside of stretches, of so many ``backwards`` each, which have been paid for already."""
+        self._time(took, hooks_ns, behind)
+        self._judge(bool(took), self._lookout.session.step, backwards, young=young)
+
+    @property
+    def hooks_ns(self) -> float:
+        """What hooks take in a forward."""
+        return median(self._hooks_ns) if self._hooks_ns else 0.0
+
+    @property
+    def counts_ns(self) -> float:
+        """What it takes to count behind it."""
+        return median(self._counts_ns) if self._counts_ns else 0.0
+
+    def _time(self, took: Sequence[int], hooks_ns: float, behind: bool | None) -> None:
+        self._standing = None
         if hooks_ns:
             self._hooks_ns.append(hooks_ns)
         if behind is not None:
             self._behind.append(behind)
         elif self._behind:
             self._behind.popleft()  # nobody knows any more
-        # In the middle: now and then the device has no place in its queue, for us nor for the training.
-        usual = median(took) if took else 0.0
         if took:
-            self._counts_ns.append(usual)
-        hooks = median(self._hooks_ns) if self._hooks_ns else 0.0
-        ours = _LAUNCH_NS * len(took) if self.hidden else int(usual * len(took) + hooks * steps)
-        if young:
-            session.charge_start(ours)
-        else:
-            session.correct(ours)
-        self._vain = 0 if took or not steps else self._vain + 1
+            # In the middle: now and then the device has no place in its queue, for us nor for the training.
+            self._counts_ns.append(median(took))
+
+    def _judge(self, counted: bool, step: int, backwards: int, *, young: bool) -> None:
+        """How many of the next are to have one."""
+        cadence = self._lookout.session.cadence
+        self._vain = 0 if counted else self._vain + 1
         self._judged += 1
-        host = 0.0 if self.hidden else hooks + (median(self._counts_ns) if self._counts_ns else 0.0)
+        host = 0.0 if self.hidden else backwards * (self.hooks_ns + self.counts_ns)
         room = _SHARE * cadence.budget * max(cadence.typical_ns, 1.0)
         self._duty = 1
         while self._duty < _LONGEST and host > self._duty * room and self._judged >= _ENOUGH:
             self._duty *= 2
         if self._vain >= _VAIN or (host > _LONGEST * room and self._judged >= _ENOUGH and not young):
-            self._deaf_until, self._vain = self._over_at + _REST, 0
+            self._deaf_until, self._vain = step + _REST, 0
             self.forget()
 
 
@@ -231,7 +276,7 @@ class Sentry:
     __slots__ = (
         "_backwards", "_begins", "_behind", "_counts", "_handles", "_known", "_lane", "_lookout", "_mark", "_most",
         "_out", "_seen", "_sentries", "_steps", "_stream", "_took", "_young", "glances", "hooks_ns", "inside_ns",
-        "spent_ns", "thread", "timing", "within",
+        "session", "spent_ns", "thread", "timing", "within",
     )  # fmt: skip
 
     def __init__(
@@ -242,6 +287,7 @@ class Sentry:
         self._lookout = lookout
         self._counts = lookout.counts
         self._known = known
+        self.session = lookout.session
         self.thread = lookout.session.thread
         self.within = False
         """Whether a backward is under way, or its update has still to come: what is put out is recomputed."""
@@ -322,13 +368,16 @@ class Sentry:
             self._sentries.hand_over(first + self._backwards, {} if self.within else self.glances)
             self.dismiss()
             self._lookout.looks += len(self._took)
-            counted = None if self._out is None else Counted(self._out, first, dict(self._seen), self._most)
-            self._sentries.fetch(counted)
+            self._fetch({place: (first + place, 0) for place in self._seen})
             told = self._took, self.hooks_ns, self._backwards
             self._sentries.over(*told, young=self._young, behind=self._behind)
         except Exception as error:
             self._lookout.failed(error)
         self._lookout.session.correct(_counter() - start + self.spent_ns - sum(self._took))
+
+    def _fetch(self, moments: dict[int, tuple[int, int]]) -> None:
+        counted = None if self._out is None else Counted(self._out, dict(self._seen), moments, self._most)
+        self._sentries.fetch(counted)
 
     def _count(self, loss: torch.Tensor, place: int) -> bool:
         device, counts = loss.get_device(), self._counts
@@ -382,10 +431,10 @@ class Sentry:
 
 
 def _glance(sentry: Sentry, brick: int, glances: dict[int, Glance]) -> Callable[..., None]:
-    weakly, home = weakref.ref, sentry.thread
+    weakly, home, session = weakref.ref, sentry.thread, sentry.session
 
     def glance(_module: Any, args: Any, output: Any) -> None:
-        if _compiling() or not _grad_on() or _thread() != home:
+        if _compiling() or not _grad_on() or session.backward_depth or _thread() != home:
             return
         start = _counter() if sentry.timing else 0
         try:
@@ -404,7 +453,7 @@ def _glance(sentry: Sentry, brick: int, glances: dict[int, Glance]) -> Callable[
 
 def _told(arrived: Arrived, counted: Counted) -> Callable[[torch.Tensor], None]:
     """Tells of the first step in which anything was broken: those behind it are for the same reason."""
-    _, first, seen, most = counted
+    _, seen, moments, most = counted
 
     def tell(host: torch.Tensor) -> None:
         if not bool(host.any()):
@@ -412,7 +461,7 @@ def _told(arrived: Arrived, counted: Counted) -> Callable[[torch.Tensor], None]:
         for place, outputs in seen.items():
             counts = host[place * most : place * most + len(outputs.bricks)].tolist()
             if any(nan or inf for nan, inf in counts):
-                arrived(first + place, 0, outputs.seen(), counts)
+                arrived(*moments[place], outputs.seen(), counts)
                 return
 
     return tell

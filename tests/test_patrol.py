@@ -1,0 +1,349 @@
+"""Who looks out over the blocks where there are no stretches: several backwards a step, optimizers, or ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import brickprof
+from brickprof.capture import lookout as lookouts
+from brickprof.capture import patrol as patrols
+from brickprof.capture import sentry as sentries
+from brickprof.capture.lookout import Lookout
+from brickprof.run import Run
+from tests.late import Lane
+from tests.test_sentry import affordable, counts, hooks, standing
+from tests.test_stretch import Breaks, loader, recorded, stretches
+
+__all__ = ["affordable", "counts", "stretches"]
+
+
+class Accumulates(Breaks):
+    """Several backwards in every step: there are no stretches."""
+
+    micro_batches = 2
+
+    def step(self, x, number):
+        self.optimizer.zero_grad()
+        for _ in range(self.micro_batches):
+            (self.loss(x) / self.micro_batches).backward()
+        nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        self.optimizer.step()
+
+
+class InManyParts(Accumulates):
+    micro_batches = 9
+
+
+class Alternates(Breaks):
+    """Two models that take turns in one step."""
+
+    def __init__(self, at, block):
+        super().__init__(at, block)
+        self.first = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        self.other = torch.optim.SGD(self.first.parameters(), lr=0.01)
+
+    def step(self, x, number):
+        for net, optimizer in ((self.first, self.other), (self.net, self.optimizer)):
+            optimizer.zero_grad()
+            for layer in net:
+                x = layer(x)
+            x.square().mean().backward()
+            optimizer.step()
+            x = x.detach()
+
+
+class Recomputes(Accumulates):
+    def loss(self, x):
+        x.requires_grad_()
+        for layer in self.net:
+            x = checkpoint(layer, x, use_reentrant=False)
+        return x.square().mean()
+
+    def _break(self, _module, _args, output):
+        if torch._C._current_graph_task_id() != -1:
+            return output
+        return super()._break(_module, _args, output)
+
+
+def earliest(run):
+    """What was seen of a later step may come home before."""
+    found = run.events[run.events.kind == "activation"]
+    first = found[found.step == found.step.min()].iloc[0]
+    return first.step, run.bricks.path[run.bricks.id == first.fields["brick"]].item(), first.fields
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Where it was looked out, and how: (step, micro-batch) of each backward."""
+    seen, count, differentiates = [], Lookout._count, patrols.Patrol.differentiates
+
+    def counting(self, *given):
+        seen.append((self.session.step, self.session.steps.backwards - 1, "by itself"))
+        return count(self, *given)
+
+    def watching(self, losses):
+        before = len(self._took)
+        differentiates(self, losses)
+        if len(self._took) > before:
+            seen.append((self.session.step, self.session.steps.backwards - 1, "patrol"))
+
+    monkeypatch.setattr(Lookout, "_count", counting)
+    monkeypatch.setattr(Lookout, "_reckon", lambda self: setattr(self, "_stride", 64))
+    monkeypatch.setattr(patrols.Patrol, "differentiates", watching)
+    return seen
+
+
+@pytest.mark.parametrize("at", [300, 333, 334, 335, 336, 365, 366, 367, 368, 369])
+@pytest.mark.parametrize("loads", [True, False])
+@pytest.mark.parametrize("micro", [0, 1])
+def test_the_block_is_known_whatever_the_step(tmp_path, stretches, counts, affordable, looks, at, loads, micro):
+    training = Accumulates(2 * at + micro, 2)
+    run = recorded(tmp_path, training, most=32, batches=loader() if loads else list(loader()))
+    step, path, fields = earliest(run)
+    told = fields["nan"], fields["inputs_finite"], fields["micro"]
+    assert (step, path, *told) == (at, "2", 4, True, micro) and sum(stretches) <= 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "backwards", "blocks"),
+    [(Accumulates, 2, {4}), (InManyParts, 9, {4}), (Alternates, 2, {2, 4}), (Recomputes, 2, {4})],
+)
+def test_every_backward_is_looked_at(tmp_path, stretches, counts, affordable, looks, kind, backwards, blocks):
+    training = kind(10_000, 2)
+    both = nn.ModuleList([training.net, training.first]) if kind is Alternates else training.net
+    with brickprof.attach(both, out=tmp_path, overhead="0.01%") as watched:
+        training.run(loader(500))
+    run = Run.open(watched.folder)
+    begun = run.events[run.events.kind == "exit"].iloc[0].fields["steps"]
+    wanted = {(step, micro) for step in range(80, begun) for micro in range(backwards)}
+    seen = [(step, micro) for step, micro, _ in looks if step >= 80]
+    assert len(seen) == len(set(seen)) and set(seen) == wanted
+    by_patrol = [step for step, _, how in looks if how == "patrol"]
+    assert len(by_patrol) > 0.9 * len(seen) and {number for number, _ in counts.added} == blocks
+    assert not len(run.events[run.events.kind == "activation"]) and sum(stretches) <= 2 and begun in (500, 501)
+    assert run.events[run.events.kind == "exit"].iloc[0].fields["looked_out"] == len(looks)
+
+
+@pytest.mark.parametrize("at", [300, 333, 347])
+def test_one_of_several_ranks_is_looked_over(tmp_path, stretches, counts, affordable, looks, at):
+    training = Breaks(at, 2)
+    with brickprof.attach(training.net, out=tmp_path, overhead="0.01%") as watched:
+        watched._session.world_size = 2
+        training.run(loader())
+    assert earliest(Run.open(watched.folder))[:2] == (at, "2") and not stretches
+    assert {how for step, _, how in looks if step == at} == {"patrol"}
+
+
+def test_where_stretches_are_there_is_no_patrol(tmp_path, stretches, counts, affordable, looks):
+    recorded(tmp_path, Breaks(10_000, 2), most=32)
+    assert sum(stretches) > 100 and max(step for step, _, how in [(0, 0, "patrol"), *looks] if how == "patrol") < 264
+
+
+def test_the_two_models_of_a_step_are_both_learnt(counts):
+    watch, _, over = standing(counts)
+    kept = [(None, version, 0, 0, brick, False) for brick, version in ((0, 0), (1, 1), (2, 0))]
+    values = [torch.zeros(1, requires_grad=True)] * 3
+    watch.sentries._known = {7: 0}
+    watch.sentries.learn(kept[:2], lookouts.left([], 0, bool)._replace(places=[0, 1], values=values[:2]), -1)
+    watch.sentries.learn(kept[2:], lookouts.left([], 0, bool)._replace(places=[0], values=values[2:]), -1)
+    assert watch.sentries._known == {0: 0, 1: 1, 2: 0}
+    over.step += 1
+    watch.sentries.learn(kept[2:], lookouts.left([], 0, bool)._replace(places=[0], values=values[2:]), -1)
+    assert watch.sentries._known == {2: 0}
+
+
+# -- when
+
+
+def watching(counts, typical=1e9, told=None, backwards=1):
+    """A lookout that has learnt what four blocks put out, and a training without stretches."""
+    watch, net, over = standing(counts, typical, told=told)
+    over.steps = SimpleNamespace(backwards=1)
+    watch.backwards = backwards
+    return watch, net, over
+
+
+def train(watch, net, over, steps, breaks=None):
+    for _ in range(steps):
+        watch.prepare(over.step + 1)
+        over.step += 1
+        watch.enter(over.step)
+        for micro in range(watch.backwards):
+            x = torch.ones(2, 4)
+            for number, layer in enumerate(net):
+                x = layer(x)
+                if breaks == (over.step, micro, number):
+                    x.data.fill_(math.inf)  # whatever it is that the block does
+            over.steps.backwards = micro + 1
+            watch.backward([x.sum()])
+
+
+def test_it_ends_after_so_many_steps_and_what_they_go_by_is_learnt_between(counts):
+    watch, net, over = watching(counts, backwards=3)
+    watch._stride = 64
+    lengths, kinds = [], []
+    for _ in range(80):
+        before = watch._patrol
+        train(watch, net, over, 1)
+        kinds.append("posts" if watch.hooked else "patrol" if watch._patrol is not None else "none")
+        if before is not None and watch._patrol is not before:
+            lengths.append(len(before._moments))
+    assert lengths == [96, 96] and kinds.count("posts") == 2 and "none" not in kinds
+    assert hooks(net) == 4 and len(over.read) == 2 + 2 * 3  # two watches, and what was looked at between them
+
+
+def test_long_steps_are_not_waited_for(counts, monkeypatch):
+    clock = [0]
+    monkeypatch.setattr(patrols, "_counter", lambda: clock[0])
+    watch, net, over = watching(counts)
+    seen = []
+    for _ in range(9):
+        train(watch, net, over, 1)
+        clock[0] += 500_000_000
+        seen.append(watch._patrol is not None)
+    assert seen == [True, True, False] * 3
+
+
+@pytest.mark.parametrize("why", ["deep", "reported", "compiled", "chosen", "stretch"])
+def test_it_ends_where_and_what_was_counted_is_sent_for(counts, monkeypatch, why):
+    watch, net, over = watching(counts)
+    train(watch, net, over, 5)
+    standing_by = watch._patrol
+    assert standing_by is not None and hooks(net) == 4 and not over.read
+    if why == "deep":
+        over.on.deep = True
+    elif why == "reported":
+        watch.rest()
+    elif why == "compiled":
+        watch.blind()
+    elif why == "chosen":
+        watch.choose(enumerate(net))
+    else:
+        watch.stretch(8)
+    if why in ("deep", "reported"):
+        watch.prepare(over.step + 1)
+    assert watch._patrol is None and len(over.read) == 1 and watch.looks == 5
+    assert hooks(net) == {"deep": 4, "reported": 0, "compiled": 0, "chosen": 0, "stretch": 4}[why]
+    assert not standing_by.glances and not over.errors
+
+
+def test_the_first_broken_backward_is_told(counts):
+    told = []
+    watch, net, over = watching(counts, told=told, backwards=2)
+    train(watch, net, over, 9)
+    with torch.no_grad():
+        net[2].bias.fill_(math.inf)
+    train(watch, net, over, 3)
+    at = over.step - 2
+    watch.blind()
+    (out, tell), *rest = over.read
+    assert not rest
+    tell(out)
+    ((step, micro, seen, found),) = told
+    assert (step, micro) == (at, 0) and [each.brick for each in seen] == [0, 1, 2, 3]
+    assert [any(each) for each in found] == [False, False, True, True] and [each.follows for each in seen[1:]] == [
+        True
+    ] * 3
+
+
+def test_more_backwards_than_ever_before_are_counted_as_far_as_there_is_room(counts):
+    watch, net, over = watching(counts)
+    train(watch, net, over, 2)
+    watch._patrol._steps = 4
+    watch.backwards = 4
+    train(watch, net, over, 1)
+    assert len(watch._patrol._took) == 4 and not over.errors
+    watch.prepare(over.step + 1)
+    assert watch._patrol is None
+
+
+@pytest.mark.parametrize("losses", [[], [torch.ones(()), torch.ones(())], ["loss"]])
+def test_a_backward_of_something_else_is_left_out(counts, losses):
+    watch, net, over = watching(counts)
+    train(watch, net, over, 2)
+    net(torch.ones(2, 4))
+    watch.backward(losses)
+    assert len(watch._patrol._took) == 2 and not watch._patrol.glances and not over.errors
+
+
+@pytest.mark.parametrize(
+    ("took", "hooked", "typical", "backwards", "duty"),
+    [(50_000, 50_000, 28e6, 1, 1), (50_000, 50_000, 28e6, 2, 2), (50_000, 50_000, 56e6, 2, 1),
+     (50_000, 50_000, 28e6, 7, 4)],
+)  # fmt: skip
+def test_where_it_does_not_fit_the_budget_it_is_one_of_some(counts, took, hooked, typical, backwards, duty):
+    watch, _, over = watching(counts, typical, backwards=backwards)
+    for known in range(3):
+        watch.sentries.relieved([took] * 9, hooked, backwards, young=False)
+        assert watch.sentries._duty == (duty if known == 2 else 1)
+    assert not over.paid and not over.started
+    begun = []
+    for step in range(501, 501 + 2 * duty * 33 + 1):
+        over.step = step - 1
+        before = watch._patrol
+        watch.prepare(step)
+        if watch._patrol is not None and watch._patrol is not before:
+            begun.append(step)
+    spaced = {later - sooner for sooner, later in pairwise(begun)}
+    assert len(begun) >= 2 and spaced <= {33 + 32 * (duty - 1)}
+
+
+@pytest.mark.parametrize("young", [True, False])
+@pytest.mark.parametrize("hidden", [True, False])
+def test_each_backward_is_paid_for_when_it_is_looked_at(counts, young, hidden):
+    watch, net, over = watching(counts)
+    watch._grown_from = 10_000 if young else 0
+    watch.sentries._hooks_ns.append(70_000)
+    watch.sentries._behind.extend([hidden] * 5)
+    train(watch, net, over, 4)
+    spent = watch._patrol.spent_ns
+    booked = over.started if young else over.paid
+    assert len(booked) == 4 and watch._patrol._young is young
+    ours = sum(over.paid) + sum(over.started) + spent  # what it took is booked by whoever calls
+    assert ours == (4 * sentries.LAUNCH_NS if hidden else pytest.approx(4 * 70_000 + spent, abs=8))
+
+
+def test_a_look_that_had_to_wait_is_not_ours(counts):
+    watch, net, over = watching(counts)
+    watch.sentries._counts_ns.append(1.0)  # nanoseconds: every look takes more than twice that
+    train(watch, net, over, 3)
+    assert sum(over.paid) + watch._patrol.spent_ns == 3 * 2
+
+
+@pytest.mark.parametrize(("seconds", "behind"), [(0.0, False), (60.0, True)])
+def test_whether_the_device_is_behind_is_asked_behind_the_next_forward(counts, seconds, behind):
+    watch, net, over = watching(counts, backwards=2)
+    over.readback.lane = Lane(seconds)
+    train(watch, net, over, 4)
+    assert watch._patrol._behind is behind
+
+
+def test_an_error_of_ours_is_no_error_of_the_training(tmp_path, stretches, counts, affordable, monkeypatch):
+    def fails(*_):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(patrols.Patrol, "differentiates", fails)
+    run = recorded(tmp_path, Accumulates(10_000, 2), most=32)
+    told = [event.fields for event in run.events.itertuples() if event.kind == "probe_off"]
+    assert told and {fields["probe"] for fields in told} == {"lookout"}
+    assert run.events[run.events.kind == "exit"].iloc[0].fields["updates"] == 500
+
+
+def test_a_training_is_what_it_is_without(tmp_path, stretches, counts, affordable):
+    weights = []
+    for watched in (True, False):
+        torch.manual_seed(0)
+        training = Accumulates(10_000, 2)
+        held = brickprof.attach(training.net, out=tmp_path, overhead="0.01%") if watched else contextlib.nullcontext()
+        with held:
+            training.run(loader(400))
+        weights.append([parameter.detach().clone() for parameter in training.net.parameters()])
+    assert all(map(torch.equal, *weights)) and counts.added
