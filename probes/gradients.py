@@ -88,6 +88,7 @@ class GradientsProbe(Probe):
         session.vigil, session.wants = self._watch, self._vigil.wants
         session.idle, session.gradients_passed = self._vigil.idle, self._vigil.passed
         session.tables_every, session.tables_in_passing = self._vigil.every, self._vigil.in_passing
+        session.tables_cost = self._vigil.cost
 
     def step_begin(self, step: int) -> None:
         self._seen.clear()

@@ -392,13 +392,15 @@ class OnDevice(nn.Parameter):
 class OfDevice(Training):
     """Its gradients are judged in every step, by the norms of its clip."""
 
-    def __init__(self, breaks=-1, jumps=-1, clip=True, stays=False) -> None:
-        """What ``breaks`` is mended behind the look, unless it ``stays`` so."""
+    def __init__(self, breaks=-1, jumps=-1, clip=True, stays=False, tells=False) -> None:
+        """What ``breaks`` is mended behind the look, unless it ``stays`` so. An update ``tells`` its gradients where it
+        applies many at once."""
         super().__init__(clip)
         self.stays = stays
         for name in ("weight", "bias"):
             setattr(self.net, name, OnDevice(getattr(self.net, name).detach()))
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
+        groups = [{"params": [each]} for each in self.net.parameters()] if tells == "in parts" else None
+        self.optimizer = torch.optim.SGD(groups or self.net.parameters(), lr=0.01, foreach=bool(tells))
         self.breaks, self.jumps = breaks, jumps
 
     def step(self, x, number):
@@ -584,11 +586,20 @@ def initialised(monkeypatch):
 
 
 @pytest.mark.parametrize("breaks", [300, 301, 302, 315])
+@pytest.mark.parametrize("tells", [False, True, "in parts"])
 def test_gradients_that_nobody_clips_are_judged_in_every_step_that_is_noted(
-    tmp_path, stretches, kernel, initialised, breaks
+    tmp_path, stretches, kernel, initialised, breaks, tells, monkeypatch
 ):
-    run, anomalies, grads = judged(tmp_path, OfDevice(breaks=breaks, clip=False), 32)
-    assert max(stretches) > 16 and kernel.sent > 200
+    collected, begins = [], Stretch.begins
+
+    def begun(self, optimizer):
+        found = begins(self, optimizer)
+        collected.append(self.caught is None)
+        return found
+
+    monkeypatch.setattr(Stretch, "begins", begun)
+    run, anomalies, grads = judged(tmp_path, OfDevice(breaks=breaks, clip=False, tells=tells), 32)
+    assert max(stretches) > 16 and kernel.sent > 200 and set(collected) == {not tells}
     assert [event.step for event in grads] == [breaks] and anomalies[0].step == breaks
     (told,) = grads[0].fields["nonfinite"]
     assert told["nan"] == 1
@@ -598,22 +609,24 @@ def test_gradients_that_nobody_clips_are_judged_in_every_step_that_is_noted(
     ]
 
 
-def test_the_training_that_nobody_clips_is_the_same(tmp_path, stretches, kernel, initialised):
-    alone, training = OfDevice(clip=False), OfDevice(clip=False)
+@pytest.mark.parametrize("tells", [False, True])
+def test_the_training_that_nobody_clips_is_the_same(tmp_path, stretches, kernel, initialised, tells):
+    alone, training = OfDevice(clip=False, tells=tells), OfDevice(clip=False, tells=tells)
     alone.run(loader())
     run, anomalies, _ = judged(tmp_path, training, 32)
     assert kernel.sent and not anomalies and torch.equal(alone.net.weight, training.net.weight)
     assert told(run)[-1]["readback"] == 0
 
 
-def test_a_table_that_does_not_come_before_an_update_ends_the_stretch_and_is_made_as_ever(
-    tmp_path, stretches, kernel, initialised, monkeypatch
+@pytest.mark.parametrize("tells", [False, True])
+def test_a_table_that_does_not_come_with_an_update_ends_the_stretch_and_is_made_as_ever(
+    tmp_path, stretches, kernel, initialised, monkeypatch, tells
 ):
     made, read = [], vigil.Vigil._read
     monkeypatch.setattr(vigil.Vigil, "_read", lambda self, of: made.append(self._session.step) or read(self, of))
     refused = []
     kernel.refuses = lambda number: number % 50 == 0 and not refused.append(number)
-    run, _, _ = judged(tmp_path, OfDevice(clip=False), 32)
+    run, _, _ = judged(tmp_path, OfDevice(clip=False, tells=tells), 32)
     assert kernel.sent > 150 and all(rows_of(run).values())
     assert set(range(268, STEPS - 3, 4)) <= rows_of(run).keys()
     assert len(refused) > 5 and len([step for step in made if step > 64]) >= len(refused)
@@ -629,12 +642,45 @@ class Freezes(OfDevice):
 
 
 @pytest.mark.parametrize("clip", [True, False])
-def test_gradients_that_are_fewer_than_they_were_are_told_all_the_same(tmp_path, stretches, kernel, initialised, clip):
-    run, _, _ = judged(tmp_path, Freezes(clip=clip), 32)
+@pytest.mark.parametrize("tells", [False, True])
+def test_gradients_that_are_fewer_than_they_were_are_told_all_the_same(
+    tmp_path, stretches, kernel, initialised, clip, tells
+):
+    run, _, _ = judged(tmp_path, Freezes(clip=clip, tells=tells), 32)
     samples = run.samples[run.samples.role == "grad"]
     counts = {step: len(rows) for step, rows in samples.groupby("step")}
     assert all(counts[step] == 2 for step in range(300, 400, 4))
     assert all(counts.get(step) == 1 for step in range(440, STEPS - 3, 4))
+
+
+class TellsInPart(OfDevice):
+    """Its update goes by a list of some of its gradients only."""
+
+    def __init__(self) -> None:
+        super().__init__(breaks=333, clip=False)
+        groups = [{"params": [self.net.weight], "foreach": True}, {"params": [self.net.bias], "foreach": False}]
+        self.optimizer = torch.optim.SGD(groups, lr=0.01)
+
+
+def test_an_update_that_tells_a_part_of_its_gradients_loses_none(tmp_path, stretches, kernel, initialised):
+    run, anomalies, grads = judged(tmp_path, TellsInPart(), 32)
+    assert [event.step for event in grads] == [333] and anomalies[0].step == 333 and max(stretches) > 16
+    assert set(range(268, STEPS - 3, 4)) <= rows_of(run).keys() and kernel.sent > 150
+
+
+def test_gradients_that_were_told_do_not_live_longer_for_it(tmp_path, stretches, kernel, initialised):
+    class Raises(OfDevice):
+        def step(self, x, number):
+            if number == 333:
+                self.optimizer.register_step_post_hook(lambda *_: 1 / 0)
+            return super().step(x, number)
+
+    training = Raises(clip=False, tells=True)
+    with contextlib.suppress(ZeroDivisionError):
+        judged(tmp_path, training, 32)
+    gradient = weakref.ref(training.net.weight.grad)
+    training.optimizer.zero_grad()
+    assert kernel.sent and desk.stretch is None and gradient() is None
 
 
 def test_tables_of_a_model_that_is_gone_are_no_error(tmp_path, stretches, kernel):

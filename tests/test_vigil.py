@@ -101,7 +101,7 @@ def session(level="standard", typical=30e6):
     started: list[int] = []
     return SimpleNamespace(
         step=0, paid=paid, correct=paid.append, backlog=Backlog(), fused=Fused(), readback=readback,
-        settings=SimpleNamespace(level=level), started=started, charge_start=started.append,
+        settings=SimpleNamespace(level=level), hidden=False, started=started, charge_start=started.append,
         takes_norms=level != "light",
         cadence=cadence(typical, level),
     )  # fmt: skip
@@ -395,6 +395,24 @@ def test_where_the_whole_is_too_dear_tables_are_rarer_but_rows_have_theirs(monke
         watch.take(given)
         read(over)
     assert watch.stride == stride
+
+
+@pytest.mark.parametrize(
+    ("hidden", "device", "stride", "cost"), [(False, 50_000, 8, 9_000_000), (True, 50_000, 1, 450_000),
+     (True, 300_000, 2, 2_700_000), (True, 2_000_000, 16, 9_000_000)]
+)  # fmt: skip
+def test_where_the_device_is_behind_anyway_it_is_its_time_that_counts(monkeypatch, hidden, device, stride, cost):
+    """1 % of 26 ms, three quarters of it: 195 us a step; to send for a table takes the host a millisecond."""
+    ticking(monkeypatch, lambda look: 1_000_000)
+    over, given = settled(), parameters()
+    over.cadence.typical_ns, over.cadence.ease, over.hidden = 26e6, 0.1, hidden
+    over.fused.device_ns = lambda purpose: device
+    watch = vigil(over, lambda *_: None)
+    for step in range(400):
+        over.step = step
+        watch.take(given)
+        read(over)
+    assert (watch.stride, watch.cost(9, 9_000_000)) == (stride, cost)
 
 
 def test_what_tables_took_in_passing_is_forgotten_where_they_are_not_sent_for_so(monkeypatch):

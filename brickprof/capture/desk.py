@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 class Desk:
     __slots__ = (
-        "_clears", "_since", "listening", "owner", "scheduled", "stretch", "takes_norms", "updated", "zeroed",
+        "_clears", "_since", "grouped", "listening", "owner", "scheduled", "stretch", "takes_norms", "updated",
+        "zeroed",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -34,6 +35,8 @@ class Desk:
         self.updated: dict[int, int] = {}
         """By the id of an optimizer: how often it had cleared them when it last made an update."""
         self.scheduled = 0
+        self.grouped = 0
+        """How many lists of gradients updates have gone by so far."""
 
     def cleared(self, owner: int) -> None:
         """It was ``owner`` that has cleared them just now, and another before."""

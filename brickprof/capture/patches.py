@@ -93,7 +93,7 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     original = owner.__dict__[name]
     plain = original.__func__ if isinstance(original, (staticmethod, classmethod)) else original
     wrapper = functools.wraps(plain)(make(plain))
-    put = classmethod(wrapper) if isinstance(original, classmethod) else wrapper
+    put = type(original)(wrapper) if isinstance(original, (staticmethod, classmethod)) else wrapper
     setattr(owner, name, put)
 
     def undo() -> None:
@@ -246,6 +246,21 @@ def _patch_optimizers() -> None:
 
         return lean if _is_torchs(original, self=_REQUIRED, set_to_none=True) else call
 
+    def group_tensors(original: Any) -> Any:
+        """What every optimizer of torch's hands its lists to that updates many tensors at once."""
+
+        def call(lists: Any, *args: Any, **kwargs: Any) -> Any:
+            if not _compiling():
+                desk.grouped += 1
+                stretch = desk.stretch
+                if stretch is not None and stretch.caught is not None:
+                    stretch.catch(lists)
+            return original(lists, *args, **kwargs)
+
+        return call
+
+    if "_group_tensors_by_device_and_dtype" in optimizer.Optimizer.__dict__:
+        _replace(optimizer.Optimizer, "_group_tensors_by_device_and_dtype", group_tensors)
     _replace(optimizer.Optimizer, "add_param_group", add_param_group)
     _replace(optimizer.Optimizer, "zero_grad", zero_grad)
     _replace(torch.nn.Module, "zero_grad", zero_grad)
@@ -278,6 +293,9 @@ def _optimizer_end(stepping: Any, _args: Any, _kwargs: Any) -> None:
             if not stretch.open:
                 stretch.close()
             return
+        if stretch is not None and stretch.unjudged:
+            hub.settle()
+            hub.keep_vigil(stepping)  # what was applied is still there
         desk.updated[id(stepping)] = desk.clears(id(stepping))
         if hub.passes("pass_update", stepping):
             hub.stretch_out(stepping)

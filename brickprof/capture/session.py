@@ -77,6 +77,10 @@ def _nothing(*_: Any) -> None:
     """Nobody wants to know."""
 
 
+def _all(_tables: int, spent: int) -> int:
+    return spent
+
+
 def _not_any(*, clips: bool) -> int:
     return 0
 
@@ -138,6 +142,8 @@ class Session:
         """One step of so many that are only noted has a table of its gradients; 0 where none has."""
         self.tables_in_passing: Callable[..., InPassing | None] = _nothing
         """What sends for it."""
+        self.tables_cost: Callable[[int, int], int] = _all
+        """What so many of them cost that took the host so long."""
         self.stretches = Stretches(self)
         self.lookout: Lookout | None = None
         """The same for the outputs of blocks."""
@@ -270,6 +276,12 @@ class Session:
         self.emit("alarmed")
 
     # -- dispatch and costs
+
+    @property
+    def hidden(self) -> bool:
+        """Whether the device always has something left to do while the host sends for something: no step is longer for
+        it."""
+        return self.lookout is not None and self.lookout.sentries.hidden
 
     def emit(self, signal: str, *args: Any) -> None:
         self.dispatch.emit(signal, *args)

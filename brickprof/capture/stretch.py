@@ -108,10 +108,11 @@ class Stretch:
     graph lives longer for it: a training may end in the middle of a stretch, and the program go on for hours."""
 
     __slots__ = (
-        "_at", "_began", "_cleared", "_clips", "_current", "_device", "_due", "_ends", "_every", "_key", "_lane",
-        "_left", "_losses", "_norms", "_number", "_optimizer", "_passed", "_place", "_rate", "_rates", "_sends",
-        "_session", "_stream", "_tables", "_until", "_version", "_whole", "_zeroed", "due", "entered", "gradients",
-        "looks_out", "noted_ns", "open", "tables_ns", "thread", "waits", "whose",
+        "_at", "_began", "_catches", "_cleared", "_clips", "_current", "_device", "_due", "_ends", "_every", "_key",
+        "_lane", "_left", "_losses", "_norms", "_number", "_optimizer", "_passed", "_place", "_rate", "_rates",
+        "_sends", "_session", "_stream", "_tables", "_until", "_version", "_whole", "_zeroed", "caught", "due",
+        "entered", "gradients", "looks_out", "noted_ns", "open", "tables_ns", "thread", "unjudged",
+        "waits", "whose",
     )  # fmt: skip
 
     def __init__(
@@ -124,6 +125,7 @@ class Stretch:
         clips: bool,
         whole: bool,
         tables: int,
+        catches: bool,
         most_ns: int,
     ) -> None:
         self._session = session
@@ -150,6 +152,12 @@ class Stretch:
         """Whether that is the one under way."""
         self.gradients: list[torch.Tensor] | None = None
         """Which are about to be clipped in it."""
+        self._catches = catches
+        """Whether the update itself tells which gradients it applies, where nobody clips: it collects them anyway."""
+        self.caught: list[tuple[list[Any], list[Any]]] | None = None
+        """Parameters and gradients that it has told so far, in a step that has a table."""
+        self.unjudged = False
+        """Whether it has told them in vain."""
         self._sends: InPassing | None = None
         self._tables: dict[int, Page] = {}
         self.tables_ns = 0
@@ -270,14 +278,43 @@ class Stretch:
             return False
         start = _counter()
         try:
-            parameters = owned(optimizer)
-            key = id(parameters[0]), len(parameters)
-            if self._key is None:
-                self._key, self._ends = key, ends_of(parameters)
+            if self._key is None or not self._catches:
+                parameters = owned(optimizer)
+                key = id(parameters[0]), len(parameters)
+                if self._key is None:
+                    self._key, self._ends = key, ends_of(parameters)
+            if self._catches:
+                self.caught = []
+                return True
             gradients = [parameter.grad for parameter in parameters]
             return key == self._key and self._send_for_table(parameters, gradients, key, start)
         except Exception:
             return False
+
+    def catch(self, lists: Any) -> None:
+        """The update under way is about to apply gradients: ``lists`` of parameters, of these, and of whatever else. It
+        leaves them as they are. Never raises."""
+        if _thread() == self.thread and self.caught is not None:
+            try:
+                self.caught.append((lists[0], lists[1]))
+            except Exception:
+                self.caught = None
+
+    def _send_for_caught(self) -> bool:
+        """The update is over that has told its gradients; False where no table of them comes."""
+        start, caught = _counter(), self.caught
+        self.caught = None
+        try:
+            parameters, gradients = caught[0] if caught else ([], [])
+            for more, theirs in caught[1:] if caught else ():
+                parameters, gradients = [*parameters, *more], [*gradients, *theirs]
+            key = (id(parameters[0]), len(parameters)) if parameters else (0, 0)
+            if parameters and key == self._key:
+                return self._send_for_table(parameters, gradients, key, start)
+        except Exception:  # lists of another kind
+            pass
+        self._session.stretches.missed()  # these are not all, or others
+        return False
 
     def _send_for_table(
         self, parameters: list[Any], gradients: list[Any] | None, key: tuple[int, int], start: int
@@ -303,6 +340,9 @@ class Stretch:
 
     def updated(self, optimizer: Any) -> bool:
         if not self.waits or id(optimizer) != self.whose:
+            return False
+        if self.caught is not None and not self._send_for_caught():
+            self.unjudged = True
             return False
         try:
             rate, last = optimizer.param_groups[0]["lr"], self._rate
@@ -331,6 +371,7 @@ class Stretch:
 
     def over(self) -> None:
         """Tells the session what has passed."""
+        self.caught = None
         began, losses, counted, zeroed = zip(*self._passed, strict=True) if self._passed else ((),) * 4
         entered = _counter() if self.entered and self._at == _UPDATED else 0
         stamps, key = [at + OFFSET for at in counted], self._key or (0, 0)
@@ -338,7 +379,7 @@ class Stretch:
             began, losses, self._version, stamps, zeroed, key, self._ends, self._norms, self._tables, self._rates,
             entered,
         )  # fmt: skip
-        self._session.correct(self.tables_ns)
+        self._session.correct(self._session.tables_cost(len(self._tables), self.tables_ns))
         if self._rates:
             desk.passed(self.whose, self._cleared, self._zeroed)
         lane, elsewhere = self._lane, self._current is not None and self._current() != self._place
@@ -408,9 +449,9 @@ class _Timed(Stretch):
         return noted
 
     def updated(self, optimizer: Any) -> bool:
-        start = _counter()
+        start, tables = _counter(), self.tables_ns
         noted = super().updated(optimizer)
-        self.noted_ns += _counter() - start
+        self.noted_ns += _counter() - start - (self.tables_ns - tables)
         self.__class__ = Stretch  # type: ignore[assignment]
         return noted
 
@@ -426,11 +467,16 @@ class Stretches:
         self.never = False
         self._noted: deque[int] = deque([_NOTED_NS], maxlen=_TIMED)
         """What the signals of a step took that were only noted, in some steps."""
+        self._grouped = 0
+        """How many lists of gradients updates had told when one was last offered."""
+        self._missed = False
+        """Whether gradients were to be told, and were not those that were waited for."""
 
     def offer(self, optimizer: Any, before: Stretch | None = None) -> Stretch | None:
         """``optimizer`` has made the update of a step that nobody looked at, or the last one of the stretch ``before``:
         the steps that follow, if they are likely to be like it and nobody looks at them either."""
-        session = self._session
+        session, grouped = self._session, desk.grouped
+        tells, self._grouped = grouped > self._grouped, grouped
         if self.never or not session.readback.fetches or session.thread != _thread():
             return None
         if session.pattern.lstrip("f") not in ("bcu", "bu") or session.world_size > 1 or session.step < self._from:
@@ -453,13 +499,19 @@ class Stretches:
         steps = steps if tables else session.idle(session.step, steps, clips=whole)
         if steps <= 1:
             return None
-        normed, most = clips and session.takes_norms, self._most.ns
-        made = Careful(session, optimizer, number, steps, clips=normed, whole=whole, tables=tables, most_ns=most)
+        normed, most, catches = clips and session.takes_norms, self._most.ns, tells and not self._missed
+        made = Careful(
+            session, optimizer, number, steps, clips=normed, whole=whole, tables=tables, catches=catches, most_ns=most
+        )
         if before is not None:
             made.follow(before)
         if session.lookout is not None:
             made.looks_out = session.lookout.stretch(steps)
         return made
+
+    def missed(self) -> None:
+        """An update has not told all of its gradients: from now on they are collected."""
+        self._missed = True
 
     def over(self, number: int, steps: Passed, noted_ns: int) -> None:
         """A stretch is over: all that is done in a step that nobody looks at, for all of its steps. To note one of them

@@ -15,7 +15,8 @@ A script that clips has torch compute the norm of every gradient, and of all. Th
 are, or too large for their squares to be added. So in three steps of four, or more, they are only held, until it is
 known whether the norm of all is finite; where it is not, those of the step tell which gradient was the reason.
 
-What it costs the host is what it took when nothing was in its way (see ``backlog``).
+What it costs the host is what it took when nothing was in its way (see ``backlog``), and nothing where the device is
+behind anyway: then it is the device's time that counts.
 """
 
 from __future__ import annotations
@@ -262,6 +263,15 @@ class Vigil:
         else:
             self._refused = 0
             self._passing.append(spent)
+
+    def cost(self, tables: int, spent: int) -> int:
+        """What so many tables cost, sent for in passing, that took the host ``spent``."""
+        return min(spent, int(tables * self._device_ns)) if self._session.hidden else spent
+
+    @property
+    def _device_ns(self) -> float:
+        """What a table of all gradients takes the device."""
+        return sum(map(self._session.fused.device_ns, self._groups))
 
     def wants(self, optimizer: Any) -> bool:
         """Whether the gradients that ``optimizer`` is about to apply are to be looked at; told by the ends of it."""
@@ -519,7 +529,7 @@ class Vigil:
 
     def _reckon(self) -> None:
         session = self._session
-        device = sum(map(session.fused.device_ns, self._groups))
+        device, hidden = self._device_ns, session.hidden
         cadence, share = session.cadence, _SHARE[session.settings.level]
         if self._by_norms:
             share = min(share, _SHARE_BESIDE_NORMS)
@@ -529,9 +539,10 @@ class Vigil:
             host = _USUAL * sum(map(session.backlog.quickest, self._groups))
             host = min(host, median(self._passing)) if self._passing else host
         host *= _AFTERWARDS[session.settings.level]
-        cost, room = max(host, device), max(share * cadence.budget * cadence.typical_ns, 1.0)
+        cost, room = device if hidden else max(host, device), max(share * cadence.budget * cadence.typical_ns, 1.0)
         self._stride = stride = self._stride_of(cost / room)
         if not self._by_norms:  # or else those judge every step
             # Where the whole is dearer than it may be there is less of this too, but still what rows are made of.
-            self._stride = min(self._stride_of(cost / (room * cadence.ease)), max(stride, ROWS_EVERY))
+            ease = 1.0 if hidden else cadence.ease
+            self._stride = min(self._stride_of(cost / (room * ease)), max(stride, ROWS_EVERY))
             cadence.relieve(bool(self._passing) and self._stride <= ROWS_EVERY and self._refused < _MOST_REFUSED)
