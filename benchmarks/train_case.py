@@ -34,6 +34,8 @@ class Case:
     tied: bool = False
     compiled: bool = False
     clips: bool = True
+    parts: int = 1
+    """Micro-batches of a step, with a backward each."""
 
 
 CASES = {
@@ -43,6 +45,7 @@ CASES = {
     "124m-compiled": Case(12, 768, 12, 1024, 8, 50304, device="cuda", tied=True, compiled=True),
     "350m": Case(24, 1024, 16, 1024, 8, 50304, device="cuda", tied=True),
     "124m-unclipped": Case(12, 768, 12, 1024, 8, 50304, device="cuda", tied=True, clips=False),
+    "124m-accumulated": Case(12, 768, 12, 1024, 8, 50304, device="cuda", tied=True, parts=2),
 }
 PEERS = ("none", "anomaly", "profiler", "hooks", "streams")
 
@@ -119,10 +122,11 @@ class Training:
 
     def step(self) -> None:
         ids, targets = (tensor.to(self.device, non_blocking=True) for tensor in next(self.batches))
-        with self.precision():
-            loss = self.model(ids, targets)
         self.optimizer.zero_grad()
-        loss.backward()
+        for part, wanted in zip(ids.chunk(self.case.parts), targets.chunk(self.case.parts), strict=True):
+            with self.precision():
+                loss = self.model(part, wanted) / self.case.parts
+            loss.backward()
         if self.case.clips:
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()

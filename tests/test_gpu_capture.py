@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity
 from torch.utils.checkpoint import checkpoint
 
 import brickprof
-from brickprof.capture import sentry, vigil
+from brickprof.capture import patrol, sentry, vigil
 from brickprof.capture.budgets import Budgets
 from brickprof.capture.fused import Fused
 from brickprof.capture.stretch import Stretches
@@ -247,20 +247,23 @@ class Residual(torch.nn.Module):
         return torch.sqrt(-x.square() - 1.0) + x if self.spoils else x
 
 
-def stacked(net, steps, *, at=-1, clip=True, compiled=None, peak_from=-1):
-    """Classifies random rows; the forward of block 2 breaks in step ``at``."""
+def stacked(net, steps, *, at=-1, clip=True, compiled=None, peak_from=-1, parts=1):
+    """Classifies random rows, in ``parts`` with a backward each; the forward of block 2 breaks in the last of step
+    ``at``."""
     run = compiled if compiled is not None else net
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
     draw = torch.Generator(device="cuda").manual_seed(1)
     for step in range(steps):
-        net.blocks[2].spoils = step == at
+        net.blocks[2].spoils = False
         if step == peak_from:
             torch.cuda.reset_peak_memory_stats()
         x = torch.randn(4096, net.norm.normalized_shape[0], device="cuda", generator=draw)
         target = torch.randint(0, 8192, (4096,), device="cuda", generator=draw)
-        loss = torch.nn.functional.cross_entropy(run(x), target)
         optimizer.zero_grad()
-        loss.backward()
+        for part in range(parts):
+            net.blocks[2].spoils = step == at and part == parts - 1
+            loss = torch.nn.functional.cross_entropy(run(x.chunk(parts)[part]), target.chunk(parts)[part])
+            (loss / parts).backward()
         if clip:
             torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
@@ -299,6 +302,28 @@ def test_the_step_and_the_block_of_a_nan_are_exact_in_a_step_that_nobody_looks_a
     told = [event for event in run.events.itertuples() if event.kind == "activation"]
     assert told[0].step == at and told[0].fields["nan"] == 4096 * 256
     assert told[0].fields["inputs_finite"] is True
+    finding = brickprof.diagnose(run).findings[0]
+    assert (finding.contract, finding.first_step, finding.brick) == ("C-TRAINSTABLE-001", at, "blocks.2")
+
+
+@pytest.mark.parametrize("how", ["accumulated", "ranks"])
+@pytest.mark.parametrize("at", [327, 333])
+def test_the_block_of_a_nan_is_exact_where_there_are_no_stretches(tmp_path, monkeypatch, at, how):
+    ready_to_count()
+    monkeypatch.setattr(Budgets, "learn", lambda *_: None)
+    monkeypatch.setattr(sentry, "_SHARE", 1e3)
+    looks, differentiates = [], patrol.Patrol.differentiates
+    monkeypatch.setattr(patrol.Patrol, "differentiates", lambda *given: looks.append(1) or differentiates(*given))
+    net, parts = Stack(width=256).cuda(), 2 if how == "accumulated" else 1
+    with brickprof.attach(net, out=tmp_path) as bp:
+        bp._session.world_size = 2 if how == "ranks" else 1
+        stacked(net, 400, at=at, parts=parts)
+        torch.cuda.synchronize()
+    run = brickprof.load(bp.folder)
+    assert len(looks) > 100 * parts
+    told = [event for event in run.events.itertuples() if event.kind == "activation"]
+    first = min(told, key=lambda event: event.step)
+    assert first.step == at and first.fields["nan"] == 4096 * 256 // parts and first.fields["micro"] == parts - 1
     finding = brickprof.diagnose(run).findings[0]
     assert (finding.contract, finding.first_step, finding.brick) == ("C-TRAINSTABLE-001", at, "blocks.2")
 
@@ -358,17 +383,18 @@ def test_the_peak_of_the_memory_is_the_same(tmp_path):
     assert peaks[1] <= 1.01 * peaks[0], peaks
 
 
-def test_the_lookout_waits_for_nothing(tmp_path):
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_lookout_waits_for_nothing(tmp_path, parts):
     ready_to_count()
     net = Stack().cuda()
     with brickprof.attach(net, out=tmp_path, overhead="25%") as bp:
-        stacked(net, 40)
+        stacked(net, 40, parts=parts)
         torch.cuda.set_sync_debug_mode("error")
         try:
-            stacked(net, 100)
+            stacked(net, 100, parts=parts)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        assert bp._session.lookout.hooked
+        assert bp._session.lookout.hooked or bp._session.lookout._patrol is not None
     run = brickprof.load(bp.folder)
     assert [event.fields for event in run.events.itertuples() if event.kind == "probe_off"] == []
 
