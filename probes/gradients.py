@@ -165,7 +165,9 @@ class GradientsProbe(Probe):
         if step % (ROWS_EVERY * self.session.cadence.floor) == 0 and math.isfinite(norms.sum()):
             of = self._whose(names)
             if of is not None and len(of.entries) == len(norms):
-                self.session.journal.sheet(sheet_of_norms(norms, of, Look(now(), step, 0, _GRAD, None)))
+                self.session.journal.sheet(
+                    sheet_of_norms(norms, of, Look(now(), step, self._vigil.micro_of(step), _GRAD, None))
+                )
 
     def _whose(self, names: Names) -> Whose | None:
         """Whose the rows of a table are; None where the model is gone."""
@@ -192,7 +194,7 @@ class GradientsProbe(Probe):
             None if broken else math.sqrt(sum(norm * norm for norm in norms))
         )  # none of them too large, but all of them
         zero = [number for number, norm in zip(numbers, norms, strict=True) if norm == 0]
-        moment = _Moment("clip" if clipped else "step", step, 0, None, [])
+        moment = _Moment("clip" if clipped else "step", step, self._vigil.micro_of(step), None, [])
         self._record(moment, len(norms), l2, None, numbers[at], broken, zero, learn=True, largest=norms[at])
 
     def _kept(self, step: int, names: Names, table: Any) -> None:
@@ -203,7 +205,7 @@ class GradientsProbe(Probe):
             self._normal([step], [math.sqrt(sizes @ sizes)])
             if step % (ROWS_EVERY * self.session.cadence.floor):
                 return
-        moment, of = _Moment("step", step, 0, None, []), self._whose(names)
+        moment, of = _Moment("step", step, self._vigil.micro_of(step), None, []), self._whose(names)
         if of is None:
             return
         self._write_table(moment, of, table, at_once=broken)

@@ -101,7 +101,8 @@ def session(level="standard", typical=30e6):
     started: list[int] = []
     return SimpleNamespace(
         step=0, paid=paid, correct=paid.append, backlog=Backlog(), fused=Fused(), readback=readback,
-        settings=SimpleNamespace(level=level), hidden=False, started=started, charge_start=started.append,
+        settings=SimpleNamespace(level=level), hidden=False, steps=SimpleNamespace(backwards=1),
+        started=started, charge_start=started.append,
         takes_norms=level != "light",
         cadence=cadence(typical, level),
     )  # fmt: skip
@@ -413,6 +414,18 @@ def test_where_the_device_is_behind_anyway_it_is_its_time_that_counts(monkeypatc
         watch.take(given)
         read(over)
     assert (watch.stride, watch.cost(9, 9_000_000)) == (stride, cost)
+
+
+def test_gradients_are_of_the_last_micro_batch_of_their_step():
+    over, given = settled(), parameters()
+    watch = vigil(over, lambda *_: None)
+    for step in range(1200):
+        over.step, over.steps.backwards = step, 1 + step % 3
+        watch.take(given)
+        over.steps.backwards = 7  # of a later step
+        read(over)
+    assert [watch.micro_of(step) for step in range(1194, 1200)] == [0, 1, 2, 0, 1, 2]
+    assert watch.micro_of(1) == 0 and len(watch._micros) == 512  # nobody asks any more
 
 
 def test_what_tables_took_in_passing_is_forgotten_where_they_are_not_sent_for_so(monkeypatch):

@@ -34,7 +34,7 @@ from torch import nn
 from brickprof.capture import aside, models, tensors
 from brickprof.capture.cadence import GROWN
 from brickprof.capture.outputs import Output, left, stream_of
-from brickprof.capture.patrol import MOST_STEPS, Patrol
+from brickprof.capture.patrol import MOST_NS, MOST_STEPS, Patrol
 from brickprof.capture.sentry import Arrived, Sentries, Sentry
 from brickprof.capture.surroundings import compiled_frames, hands_off
 from brickprof.clock import now
@@ -257,7 +257,8 @@ class Lookout:
             self._patrol_from = step + 1  # what it goes by is learnt anew in this one
         if not wanted or step < self._patrol_from or not self.sentries.able or self.sentries.stretched:
             return False
-        steps = min(self.sentries.longest // self.backwards, MOST_STEPS)
+        soon = int(MOST_NS / max(self.session.cadence.typical_ns, 1.0))
+        steps = min(self.sentries.longest // self.backwards, MOST_STEPS, max(soon, 2))
         if steps < 2 or step < self._rests_until or self.session.on.deep:
             return False
         self._patrol_from = step + steps

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from brickprof.capture.sentry import Sentries
 
 MOST_STEPS = 32
-_MOST_NS = 800_000_000
+MOST_NS = 800_000_000
 """Whoever waits for what was counted gets it by then."""
 _HELD_UP = 2.0
 """A look that takes so many times what it usually does was waiting for the device, as the training would have."""
@@ -38,7 +38,7 @@ _Tensor = torch.Tensor
 class Patrol(Sentry):
     """Some steps, one after another."""
 
-    __slots__ = ("_first", "_moments", "_per_step", "_until")
+    __slots__ = ("_first", "_length", "_moments", "_per_step", "_until")
 
     def __init__(
         self, sentries: Sentries, lookout: Lookout, blocks: Sequence[tuple[nn.Module, int]],
@@ -46,8 +46,9 @@ class Patrol(Sentry):
     ) -> None:  # fmt: skip
         super().__init__(sentries, lookout, blocks, known, backwards)
         self._per_step = lookout.backwards
+        self._length = backwards // lookout.backwards
         self._first = -1
-        self._until = _counter() + _MOST_NS
+        self._until = _counter() + MOST_NS
         self._moments: dict[int, tuple[int, int]] = {}
         """The step and the micro-batch of each backward."""
 
@@ -56,7 +57,7 @@ class Patrol(Sentry):
         if self._first < 0:
             self._first = step
         room = self._backwards + self._per_step < self._steps
-        return room and step - self._first < MOST_STEPS and _counter() < self._until
+        return room and step - self._first < self._length and _counter() < self._until
 
     def differentiates(self, losses: Sequence[Any]) -> None:
         """A backward of ``losses`` begins, whose time is paid for."""

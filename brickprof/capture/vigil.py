@@ -60,6 +60,7 @@ _MOST_MEANWHILE_NS = {"light": 50_000_000, "standard": 250_000_000, "deep": 250_
 """What torch's norms may take the host, in all, while the kernel is being compiled."""
 _MOST_MEANWHILE = 256
 """And how often they may be taken."""
+_MOST_MICROS = 512
 _PLAIN = {torch.Tensor}
 _COLUMNS = 8
 ROWS_EVERY = 4
@@ -212,6 +213,8 @@ class Vigil:
         """By the first parameter and their number."""
         self._passing: deque[int] = deque(maxlen=_RECKON)
         """What tables took the host lately that were sent for in passing."""
+        self._micros: dict[int, int] = {}
+        """Of the last steps that had several backwards: the micro-batch of the last."""
         self._meanwhile_ns = self._meanwhiles = 0
         """What torch's norms have taken so far, and how often."""
         self._refused = 0
@@ -311,6 +314,7 @@ class Vigil:
             return
         if self._last != step:
             self._last, self._covered = step, []
+            self._count_backwards(step)
         elif any(_within(parameters, seen) for seen in self._covered):
             return  # clipping came before the update
         if held and known is not None and norms is not None:
@@ -329,6 +333,16 @@ class Vigil:
                 self._session.cadence.relieve(False)
             if self._session.fused.coming and self._meanwhiles < _MOST_MEANWHILE:
                 self._meanwhile(parameters, norms, start)
+
+    def _count_backwards(self, step: int) -> None:
+        if self._session.steps.backwards > 1:
+            self._micros[step] = self._session.steps.backwards - 1
+            if len(self._micros) > _MOST_MICROS:
+                del self._micros[next(iter(self._micros))]
+
+    def micro_of(self, step: int) -> int:
+        """The last micro-batch of a step that was looked at: all of them are in its gradients."""
+        return self._micros.get(step, 0)
 
     def passed(self, step: int, steps: Passed, which: range) -> None:
         """The same for steps that are over, the first of which is ``step``, with what their clips have computed of the
