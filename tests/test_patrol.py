@@ -327,7 +327,7 @@ def test_whether_the_device_is_behind_is_asked_behind_the_next_forward(counts, s
     assert watch._patrol._behind is behind
 
 
-def test_an_error_of_ours_is_no_error_of_the_training(tmp_path, stretches, counts, affordable, monkeypatch):
+def test_an_error_of_ours_is_no_error_of_the_training(tmp_path, stretches, counts, affordable, looks, monkeypatch):
     def fails(*_):
         raise ZeroDivisionError("ours")
 
@@ -338,7 +338,7 @@ def test_an_error_of_ours_is_no_error_of_the_training(tmp_path, stretches, count
     assert run.events[run.events.kind == "exit"].iloc[0].fields["updates"] == 500
 
 
-def test_a_training_is_what_it_is_without(tmp_path, stretches, counts, affordable):
+def test_a_training_is_what_it_is_without(tmp_path, stretches, counts, affordable, looks):
     weights = []
     for watched in (True, False):
         torch.manual_seed(0)
