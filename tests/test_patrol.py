@@ -200,6 +200,17 @@ def test_it_ends_after_so_many_steps_and_what_they_go_by_is_learnt_between(count
     assert hooks(net) == 4 and len(over.read) == 2 + 2 * 3  # two watches, and what was looked at between them
 
 
+def test_that_a_look_by_itself_is_too_dear_is_no_reason_for_none(counts):
+    watch, net, over = watching(counts)
+    watch._due = 10_000
+    train(watch, net, over, 70)
+    assert watch.looks >= 60 and watch._patrol is not None and not over.errors
+    watch._relieve()
+    watch._rests_until = 10_000  # something was reported, or nothing could be counted
+    train(watch, net, over, 3)
+    assert watch._patrol is None and not hooks(net)
+
+
 def test_long_steps_are_not_waited_for(counts, monkeypatch):
     clock = [0]
     monkeypatch.setattr(patrols, "_counter", lambda: clock[0])

@@ -238,15 +238,17 @@ class Lookout:
             if self._patrol is not None:
                 self._patrol.update()
         self._entered = step
-        wanted = step >= self._due and not self._seen_anyway()
-        wanted = not self._patrolled(step, wanted=wanted) and wanted and self._meets(step)
+        may = step >= max(_FIRST, self._rests_until) and not self._seen_anyway()
+        wanted = not self._patrolled(step, wanted=may) and may and self._meets(step)
         if wanted is not bool(self._handles):
             self._hook() if wanted else self._unhook()
 
     def _meets(self, step: int) -> bool:
-        if step < self._grown_from or not step % self._stride:
-            return True
-        return self.sentries.always or step == self._patrol_from - 1  # between two stretches, or patrols, too
+        if step == self._patrol_from - 1:
+            return True  # between two patrols, dear or not
+        if step < self._due:
+            return False
+        return step < self._grown_from or not step % self._stride or self.sentries.always  # between two stretches, too
 
     def _patrolled(self, step: int, *, wanted: bool) -> bool:
         """Whether ``step``, which begins, is one of a patrol."""
