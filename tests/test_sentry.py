@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from brickprof.capture import lookout as lookouts
 from brickprof.capture import sentry as sentries
+from brickprof.capture.backlog import Backlog
 from brickprof.capture.lookout import Lookout
 from brickprof.capture.outputs import Left
 from tests.late import Lane, Mark
@@ -262,8 +263,9 @@ def session(typical=1e9, step=500):
         step=step, cadence=SimpleNamespace(budget=0.01, typical_ns=typical, ease=1.0, stride={"blocks": 8}), paid=paid,
         on=SimpleNamespace(blocks=False, deep=False), backward_depth=0, thread=lookouts._thread(), correct=paid.append,
         charge_start=started.append, started=started, read=read,
-        readback=SimpleNamespace(read=lambda *args: read.append(args), lane=Lane(0.0)),
+        readback=SimpleNamespace(read=lambda *args: read.append(args), lane=Lane(0.0), late=lambda _: False),
         failed=lambda _piece, error: errors.append(error), is_off=lambda _piece: False, errors=errors,
+        backlog=Backlog(), steps=SimpleNamespace(backwards=1),
     )  # fmt: skip
 
 

@@ -668,19 +668,120 @@ def test_an_update_that_tells_a_part_of_its_gradients_loses_none(tmp_path, stret
     assert set(range(268, STEPS - 3, 4)) <= rows_of(run).keys() and kernel.sent > 150
 
 
-def test_gradients_that_were_told_do_not_live_longer_for_it(tmp_path, stretches, kernel, initialised):
-    class Raises(OfDevice):
-        def step(self, x, number):
-            if number == 333:
-                self.optimizer.register_step_post_hook(lambda *_: 1 / 0)
-            return super().step(x, number)
+@pytest.mark.parametrize("tells", [True, "in parts"])
+def test_gradients_that_were_told_do_not_live_longer_for_it(
+    tmp_path, stretches, kernel, initialised, tells, monkeypatch
+):
+    training = OfDevice(clip=False, tells=tells)
+    fails = iter([False] * (400 * (2 if tells != True else 1)))  # noqa: E712
+    add = torch._foreach_add_
 
-    training = Raises(clip=False, tells=True)
-    with contextlib.suppress(ZeroDivisionError):
-        judged(tmp_path, training, 32)
-    gradient = weakref.ref(training.net.weight.grad)
-    training.optimizer.zero_grad()
-    assert kernel.sent and desk.stretch is None and gradient() is None
+    def full(*given, **named):
+        if next(fails, True):
+            raise torch.OutOfMemoryError("here")
+        return add(*given, **named)
+
+    monkeypatch.setattr(torch, "_foreach_add_", full)
+    with brickprof.attach(training.net, out=tmp_path, overhead="0.01%"):
+        with pytest.raises(torch.OutOfMemoryError):
+            training.run(loader())
+        gradient, weight = weakref.ref(training.net.weight.grad), weakref.ref(training.net.weight)
+        training.optimizer.zero_grad()
+        assert kernel.sent > 100 and desk.stretch is not None and gradient() is None
+        training.net.weight = training.net.bias = training.optimizer = None
+        gc.collect()
+        assert weight() is None
+
+
+class Momentum(torch.optim.SGD):
+    """Has something else put in order than gradients, before it writes into these."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.001)
+        self.told = 0
+
+    def step(self, closure=None):
+        every = [parameter for group in self.param_groups for parameter in group["params"]]
+        other = [torch.ones_like(parameter) for parameter in every]
+        self._group_tensors_by_device_and_dtype(tensorlistlist=[every, other])
+        self._group_tensors_by_device_and_dtype([every, [each.grad for each in every]], with_indices=True)
+        self.told += 2
+        for parameter in every:
+            parameter.grad.mul_(2.0)
+            parameter.detach().add_(parameter.grad, alpha=-0.001)
+
+
+KINDS_OF_UPDATE = {
+    "plain": lambda of: torch.optim.SGD(of, lr=0.001, foreach=True),
+    "decays": lambda of: torch.optim.AdamW(of, lr=0.001, foreach=True, weight_decay=0.1),
+    "Nesterov's": lambda of: torch.optim.SGD(of, lr=0.001, momentum=0.9, nesterov=True, foreach=True),
+    "in parts": lambda of: torch.optim.Adam([{"params": [each]} for each in of], lr=0.001, foreach=True),
+    "of one's own": Momentum,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_UPDATE)
+@pytest.mark.parametrize("hooked", ["", "before", "behind"])
+def test_what_is_told_is_what_a_backward_has_left(tmp_path, stretches, kernel, initialised, kind, hooked):
+    training, norms = OfDevice(clip=False), {}
+    training.optimizer = optimizer = KINDS_OF_UPDATE[kind](list(training.net.parameters()))
+    if hooked == "behind":
+        optimizer.register_step_post_hook(lambda *_: optimizer.zero_grad(set_to_none=False))
+    if hooked == "before":
+        optimizer.register_step_pre_hook(
+            lambda *_: [each.grad.mul_(0.5) for each in training.net.parameters()] and None
+        )
+    loss, step = training.loss, iter(range(STEPS))
+
+    def differentiated(x):
+        made, number = loss(x), next(step)
+        grads = torch.autograd.grad(loss(x), list(training.net.parameters())) if number % 4 == 0 else ()
+        norms[number] = sorted(float(each.norm()) for each in grads)
+        return made
+
+    training.loss = differentiated
+    run, anomalies, _ = judged(tmp_path, training, 32)
+    rows = run.samples[(run.samples.role == "grad") & (run.samples.step > 268)]
+    found = {step: sorted(of.l2) for step, of in rows.groupby("step") if step % 4 == 0}
+    assert len(found) > 40 and not anomalies
+    for number, sizes in found.items():
+        assert sizes == pytest.approx(norms[number], rel=1e-4), number
+
+
+@pytest.mark.parametrize("who", ["itself", "another thread"])
+@pytest.mark.parametrize("breaks", [300, 303])
+def test_a_stretch_that_ends_within_an_update_loses_no_gradient(
+    tmp_path, stretches, kernel, initialised, who, breaks, monkeypatch
+):
+    group, updates = torch.optim.Optimizer._group_tensors_by_device_and_dtype, []
+
+    def ends(*given, **named):
+        updates.append(1)
+        if len(updates) - 1 == breaks:
+            if who == "itself":
+                hub.settle()
+            else:
+                other = threading.Thread(target=hub.settle)
+                other.start()
+                other.join()
+        return group(*given, **named)
+
+    training = OfDevice(breaks=breaks, clip=False, tells=True)
+    monkeypatch.setattr(torch.optim.Optimizer, "_group_tensors_by_device_and_dtype", staticmethod(ends))
+    _, anomalies, grads = judged(tmp_path, training, 32)
+    assert [event.step for event in grads] == [breaks] and anomalies[0].step == breaks and kernel.sent > 30
+
+
+def test_lists_are_caught_from_the_first_stretch_on_that_wants_them(tmp_path, stretches, kernel, initialised):
+    plain = torch.optim.Optimizer.__dict__["_group_tensors_by_device_and_dtype"]
+    judged(tmp_path / "clips", OfDevice(tells=True), 32)
+    kept, seen = [], OfDevice(clip=False, tells=True)
+    step = seen.step
+    name = "_group_tensors_by_device_and_dtype"
+    seen.step = lambda *given: kept.append(torch.optim.Optimizer.__dict__[name]) or step(*given)
+    judged(tmp_path / "does not", seen, 32)
+    assert kept[0] is plain and kept[-1] is not plain and type(kept[-1]) is staticmethod
+    assert torch.optim.Optimizer.__dict__[name] is plain
 
 
 def test_tables_of_a_model_that_is_gone_are_no_error(tmp_path, stretches, kernel):

@@ -7,6 +7,7 @@ of a module is three times as far.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 class Desk:
     __slots__ = (
-        "_clears", "_since", "grouped", "listening", "owner", "scheduled", "stretch", "takes_norms", "updated",
-        "zeroed",
+        "_clears", "_since", "listening", "lists_wanted", "owed", "owner", "scheduled", "stretch", "takes_norms",
+        "updated", "zeroed",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -35,8 +36,18 @@ class Desk:
         self.updated: dict[int, int] = {}
         """By the id of an optimizer: how often it had cleared them when it last made an update."""
         self.scheduled = 0
-        self.grouped = 0
-        """How many lists of gradients updates have gone by so far."""
+        self.lists_wanted: Callable[[], None] | None = None
+        """Called when somebody wants to be told the lists that updates go by: nothing catches them before."""
+        self.owed = 0
+        """The id of an optimizer whose gradients were to be told in the update under way, and nobody waits any more."""
+
+    def clear(self, owner: int) -> None:
+        """``owner`` has cleared gradients, whoever was told of them."""
+        self.zeroed += 1
+        if self.owner != owner:
+            self.cleared(owner)
+        if self.stretch is not None and self.stretch.caught:
+            self.stretch.caught = ()  # an update has broken off
 
     def cleared(self, owner: int) -> None:
         """It was ``owner`` that has cleared them just now, and another before."""

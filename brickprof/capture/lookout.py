@@ -33,7 +33,7 @@ from torch import nn
 
 from brickprof.capture import aside, models, tensors
 from brickprof.capture.cadence import GROWN
-from brickprof.capture.outputs import Output, left, stream_of
+from brickprof.capture.outputs import Output, gate, left, stream_of
 from brickprof.capture.patrol import MOST_NS, MOST_STEPS, Patrol
 from brickprof.capture.sentry import Arrived, Sentries, Sentry
 from brickprof.capture.surroundings import compiled_frames, hands_off
@@ -158,8 +158,8 @@ class Lookout:
         self._patrol_from = 0
         """The step from which on another may stand."""
         self._hooks_ns = 0.0
-        self.backwards = 1
-        """In a step."""
+        self.backwards = self._number = 1
+        """In a step, and the number of the last one in its own."""
         self.timing = False
         self.inside_ns = 0
 
@@ -182,9 +182,11 @@ class Lookout:
 
     def choose(self, blocks: Iterable[tuple[int, nn.Module]]) -> None:
         """From now on these are the blocks, each with its brick; on a host there are none."""
-        was_hooked = bool(self._handles)
+        was_hooked = bool(self._handles) or self._patrol is not None
         self._unhook()
-        self._relieve()
+        if self._patrol is not None:
+            self._relieve()
+            self._patrol_from = self._entered + 2  # what the next goes by is learnt in the step before it
         self.sentries.forget()
         chosen = [] if self._blind else [(module, brick) for brick, module in blocks if _takes_hook(module)]
         self._posts = [(weakref.ref(module), _Post(self, brick)) for module, brick in chosen]
@@ -231,15 +233,16 @@ class Lookout:
         """A step begins, before its forward or behind it."""
         if not self._posts:
             return
-        if not forward_done and step != self._entered:
+        known, self._entered = step == self._entered, step
+        if not (forward_done or known):
             if self._kept:
                 self._kept = []
                 self._in_vain()
             if self._patrol is not None:
                 self._patrol.update()
-        self._entered = step
         may = step >= max(_FIRST, self._rests_until) and not self._seen_anyway()
-        wanted = not self._patrolled(step, wanted=may) and may and self._meets(step)
+        patrolled = self._patrolled(step, may=may, known=known, forward_done=forward_done)
+        wanted = not patrolled and may and self._meets(step)
         if wanted is not bool(self._handles):
             self._hook() if wanted else self._unhook()
 
@@ -250,31 +253,43 @@ class Lookout:
             return False
         return step < self._grown_from or not step % self._stride or self.sentries.always  # between two stretches, too
 
-    def _patrolled(self, step: int, *, wanted: bool) -> bool:
-        """Whether ``step``, which begins, is one of a patrol."""
+    def _patrolled(self, step: int, *, may: bool, known: bool, forward_done: bool) -> bool:
+        """Whether ``step``, which begins, is one of a patrol. What was decided of a step that is ``known`` stays so:
+        blocks may have put out something since."""
         if self._patrol is not None:
-            if wanted and not self.session.on.deep and self._patrol.goes_on(step):
+            if may and not self.session.on.deep and (known or self._patrol.goes_on(step)):
                 return True
             self._relieve()
             self._patrol_from = step + 1  # what it goes by is learnt anew in this one
-        if not wanted or step < self._patrol_from or not self.sentries.able or self.sentries.stretched:
+        if not may or known or forward_done or step < self._patrol_from or not self.sentries.able:
             return False
         soon = int(MOST_NS / max(self.session.cadence.typical_ns, 1.0))
         steps = min(self.sentries.longest // self.backwards, MOST_STEPS, max(soon, 2))
-        if steps < 2 or step < self._rests_until or self.session.on.deep:
+        if steps < 2 or self.session.on.deep or self.sentries.stretched:
             return False
         self._patrol_from = step + steps
         if compiled_frames():
             self.blind()
             return False
         self._unhook()
-        self._patrol = self.sentries.appoint(Patrol, self._blocks(), steps * self.backwards, young=self.young)
-        return self._patrol is not None and self._patrol.goes_on(step)
+        try:
+            self._patrol = self.sentries.appoint(Patrol, self._blocks(), steps * self.backwards, young=self.young)
+            return self._patrol is not None and self._patrol.goes_on(step)
+        except Exception as error:
+            self.failed(error)
+            return False
 
     def _relieve(self) -> None:
         patrol, self._patrol = self._patrol, None
         if patrol is not None:
+            self._patrol_from = min(self._patrol_from, self._entered + 1)
             patrol.relieve()
+
+    def differentiated(self, number: int) -> None:
+        """A backward, the one of that ``number`` in its step: when the next step has its first, it is known how many
+        there are."""
+        self.backwards = self._number if number <= self._number else max(self.backwards, number)
+        self._number = number
 
     def _blocks(self) -> list[tuple[nn.Module, int]]:
         return [(module, post.brick) for reference, post in self._posts if (module := reference()) is not None]
@@ -282,6 +297,7 @@ class Lookout:
     def stretch(self, steps: int) -> Sentry | None:
         """A stretch of ``steps`` begins behind the step that is over: who looks out in it, if anybody does."""
         session = self.session
+        self.sentries.stretched_until(session.step + steps)
         if not self._posts or session.step + 1 < self._rests_until or self._seen_anyway():
             return None
         self._unhook()
@@ -362,7 +378,7 @@ class Lookout:
             self._empty = 0
         else:
             self._in_vain()
-        table = self.counts(_gate(losses), found.values) if found.values else None
+        table = self.counts(gate(losses), found.values) if found.values else None
         session = self.session
         if table is None:
             if self.counts.lost:
@@ -403,7 +419,7 @@ class Lookout:
             session.charge_start(int(ours + self._hooks_ns))
         else:
             session.correct(int(ours + self._hooks_ns) - spent)
-        self.backwards = max(self.backwards, session.steps.backwards)
+        self.differentiated(session.steps.backwards)
         self._turns += 1
         self.looks += 1
         if self._turns % _RECKON == 1:
@@ -458,11 +474,3 @@ def _takes_hook(module: nn.Module) -> bool:
         return False
     first = next(module.parameters(), None)
     return first is not None and on_device(first)
-
-
-def _gate(losses: Sequence[torch.Tensor]) -> torch.Tensor:
-    """One fp32 number that is finite only if every loss is, where the kernel may read it."""
-    parts = [tensors.local(loss.detach()) for loss in losses if loss.device == losses[0].device]
-    parts = [(part if part.numel() == 1 else tensors.total(part)).float() for part in parts]
-    gate = parts[0] if len(parts) == 1 else torch.stack([part.reshape(()) for part in parts]).sum()
-    return gate.clone() if gate.data_ptr() % 16 else gate

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import torch
 
+from brickprof.capture import tensors
+
 stream_of: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _device: 0)
 """The stream that is current on a device."""
 claimed: Callable[[torch.Tensor], None] = getattr(torch.Tensor, "_fix_weakref", lambda _tensor: None)
@@ -62,3 +64,11 @@ def left(kept: Sequence[Output], device: int, readable: Callable[[torch.Tensor],
             places.append(place)
             values.append(value)
     return Left(places, values)
+
+
+def gate(losses: Sequence[torch.Tensor]) -> torch.Tensor:
+    """One fp32 number that is finite only if every loss is, where the kernel may read it."""
+    parts = [tensors.local(loss.detach()) for loss in losses if loss.device == losses[0].device]
+    parts = [(part if part.numel() == 1 else tensors.total(part)).float() for part in parts]
+    made = parts[0] if len(parts) == 1 else torch.stack([part.reshape(()) for part in parts]).sum()
+    return made.clone() if made.data_ptr() % 16 else made

@@ -226,9 +226,7 @@ def _patch_optimizers() -> None:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, *args, **kwargs)
             if not _traced():
-                desk.zeroed += 1
-                if desk.owner != id(self):
-                    desk.cleared(id(self))
+                desk.clear(id(self))
                 if desk.listening:
                     to_none = args[0] if args else kwargs.get("set_to_none", True)
                     hub.emit("zero_grad", self, bool(to_none))
@@ -237,37 +235,40 @@ def _patch_optimizers() -> None:
         def lean(self: Any, set_to_none: Any = True) -> Any:
             result = original(self, set_to_none)
             if not _traced():
-                desk.zeroed += 1
-                if desk.owner != id(self):
-                    desk.cleared(id(self))
+                desk.clear(id(self))
                 if desk.listening:
                     hub.emit("zero_grad", self, bool(set_to_none))
             return result
 
         return lean if _is_torchs(original, self=_REQUIRED, set_to_none=True) else call
 
-    def group_tensors(original: Any) -> Any:
-        """What every optimizer of torch's hands its lists to that updates many tensors at once."""
-
-        def call(lists: Any, *args: Any, **kwargs: Any) -> Any:
-            if not _compiling():
-                desk.grouped += 1
-                stretch = desk.stretch
-                if stretch is not None and stretch.caught is not None:
-                    stretch.catch(lists)
-            return original(lists, *args, **kwargs)
-
-        return call
-
-    if "_group_tensors_by_device_and_dtype" in optimizer.Optimizer.__dict__:
-        _replace(optimizer.Optimizer, "_group_tensors_by_device_and_dtype", group_tensors)
     _replace(optimizer.Optimizer, "add_param_group", add_param_group)
     _replace(optimizer.Optimizer, "zero_grad", zero_grad)
     _replace(torch.nn.Module, "zero_grad", zero_grad)
+    desk.lists_wanted = _catch_lists
     before = optimizer.register_optimizer_step_pre_hook(_optimizer_begin)
     after = optimizer.register_optimizer_step_post_hook(_optimizer_end)
     _undo.append(before.remove)
     _undo.append(after.remove)
+
+
+def _catch_lists() -> None:
+    """From now on the lists are wanted that torch's optimizers go by that update many tensors at once. All of them have
+    these put in order by one function."""
+    desk.lists_wanted = None
+
+    def group(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not _compiling():
+                stretch = desk.stretch
+                if stretch is not None and stretch.caught is not None:
+                    stretch.catch(args[0] if args else kwargs.get("tensorlistlist"))
+            return original(*args, **kwargs)
+
+        return call
+
+    if "_group_tensors_by_device_and_dtype" in optimizer.Optimizer.__dict__:
+        _replace(optimizer.Optimizer, "_group_tensors_by_device_and_dtype", group)
 
 
 def _optimizer_begin(stepping: Any, _args: Any, _kwargs: Any) -> None:
@@ -293,9 +294,12 @@ def _optimizer_end(stepping: Any, _args: Any, _kwargs: Any) -> None:
             if not stretch.open:
                 stretch.close()
             return
-        if stretch is not None and stretch.unjudged:
+        if stretch is not None and stretch.caught is not None:
             hub.settle()
-            hub.keep_vigil(stepping)  # what was applied is still there
+        if desk.owed:
+            owed, desk.owed = desk.owed, 0
+            if owed == id(stepping):
+                hub.keep_vigil(stepping)  # what was applied is still there
         desk.updated[id(stepping)] = desk.clears(id(stepping))
         if hub.passes("pass_update", stepping):
             hub.stretch_out(stepping)
@@ -391,7 +395,7 @@ def _norm_type() -> Any:
 
 
 def _forget_norms() -> None:
-    hub.norms_wanted = None
+    hub.norms_wanted = desk.lists_wanted = None
 
 
 def _catch_norms() -> None:

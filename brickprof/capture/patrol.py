@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from brickprof.capture.outputs import gate, stream_of
 from brickprof.capture.sentry import LAUNCH_NS, Sentry
+from brickprof.capture.surroundings import hands_off
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +41,7 @@ _Tensor = torch.Tensor
 class Patrol(Sentry):
     """Some steps, one after another."""
 
-    __slots__ = ("_first", "_length", "_moments", "_per_step", "_until")
+    __slots__ = ("_first", "_home", "_length", "_moments", "_per_step", "_place", "_until")
 
     def __init__(
         self, sentries: Sentries, lookout: Lookout, blocks: Sequence[tuple[nn.Module, int]],
@@ -49,6 +52,9 @@ class Patrol(Sentry):
         self._length = backwards // lookout.backwards
         self._first = -1
         self._until = _counter() + MOST_NS
+        self._place: tuple[int, int] | None = None
+        self._home: Any = None
+        """The device and the stream that is counted in: their numbers, and the stream itself."""
         self._moments: dict[int, tuple[int, int]] = {}
         """The step and the micro-batch of each backward."""
 
@@ -61,14 +67,17 @@ class Patrol(Sentry):
 
     def differentiates(self, losses: Sequence[Any]) -> None:
         """A backward of ``losses`` begins, whose time is paid for."""
-        place, counted, before = self._backwards, len(self._took), self.spent_ns
-        session, sentries = self.session, self._sentries
-        if len(losses) != 1 or type(losses[0]) is not _Tensor:
+        start, session, sentries = _counter(), self.session, self._sentries
+        place, counted = self._backwards, len(self._took)
+        self._lookout.differentiated(session.steps.backwards)
+        loss = self._gate(losses)
+        if loss is None:
+            self._backwards += 1
             self.glances.clear()
             return
         self._moments[place] = (session.step, max(session.steps.backwards - 1, 0))
-        self.backward(losses[0], place)
-        took, looked = self.spent_ns - before, len(self._took) > counted
+        self.backward(loss, place)
+        took, looked = _counter() - start, len(self._took) > counted
         if sentries.hidden:
             ours = float(LAUNCH_NS * looked)
         else:
@@ -80,13 +89,30 @@ class Patrol(Sentry):
         else:
             session.correct(int(ours) - took)
 
+    def _gate(self, losses: Sequence[Any]) -> torch.Tensor | None:
+        """One number that is finite only if all losses are; None where it cannot be read with what was counted so
+        far."""
+        if not losses or any(type(loss) is not _Tensor for loss in losses) or hands_off():
+            return None
+        first = losses[0]
+        place = (first.get_device(), stream_of(first.get_device()))
+        if self._place is None:
+            self._place, self._home = place, self._lane.stream(first)
+        if place != self._place:
+            return None
+        alone = len(losses) == 1 and first.numel() == 1 and first.dtype is torch.float32
+        return first if alone and not first.data_ptr() % 16 else gate(losses)
+
     def relieve(self) -> None:
         """No other step is looked at by this one."""
         try:
             self.dismiss()
             self._lookout.looks += len(self._took)
-            self._fetch(self._moments)
-            told = self._took, self.hooks_ns, self._per_step
+            place = self._place
+            elsewhere = place is not None and stream_of(place[0]) != place[1]
+            with self._lane.on(self._home) if elsewhere else nullcontext():
+                self._fetch(self._moments)
+            told = self._took, self.hooks_ns, self._backwards, len({step for step, _ in self._moments.values()})
             self._sentries.relieved(*told, young=self._young, behind=self._behind)
         except Exception as error:
             self._lookout.failed(error)

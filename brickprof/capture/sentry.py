@@ -105,6 +105,7 @@ class Sentries:
         """The step in which that was learnt."""
         self._deaf_until = 0
         """The step from which on something is learnt again."""
+        self._stretched_until = 0
         self._over_at = -_LATELY
         """The step in which a stretch was over that had one."""
         self._vain = 0
@@ -115,7 +116,8 @@ class Sentries:
         self._standing: Sentry | None = None
         self._duty = 1
         """One stretch of so many has one."""
-        self._stretches = 0
+        self._turns: dict[type[Sentry], int] = {}
+        """Stretches so far, and patrols."""
         self._judged = 0
         self._hooks_ns: deque[float] = deque(maxlen=_MIDDLE)
         self._counts_ns: deque[float] = deque(maxlen=_MIDDLE)
@@ -136,7 +138,11 @@ class Sentries:
     @property
     def stretched(self) -> bool:
         """Whether there are stretches, or may be: the run has only begun."""
-        return self._lookout.session.step - max(self._over_at, 0) < _LATELY
+        return self._lookout.session.step - self._stretched_until < _LATELY
+
+    def stretched_until(self, step: int) -> None:
+        """A stretch begins that is to be over in ``step``, with a sentry or without."""
+        self._stretched_until = step
 
     @property
     def always(self) -> bool:
@@ -153,8 +159,9 @@ class Sentries:
             for place, value in zip(left.places, left.values, strict=True)
             if bricks.count(bricks[place]) == 1 and value.requires_grad
         }
-        step, before = self._lookout.session.step, self._learnt_in
-        self._known = {**self._known, **found} if step == before else found  # one of several backwards of the step
+        step = self._lookout.session.step
+        again = step == self._learnt_in and device == self._device  # one of several backwards of the step
+        self._known = {**self._known, **found} if again else found
         self._learnt_in, self._device = step, device
 
     def forget(self) -> None:
@@ -183,8 +190,8 @@ class Sentries:
         if not self.able:
             return None
         self.fetch(None)
-        self._stretches += 1
-        if not young and self._stretches % self._duty:
+        turns = self._turns[kind] = self._turns.get(kind, 0) + 1
+        if not young and turns % self._duty:
             return None
         hooked = [(module, brick) for module, brick in blocks if brick in self._known]
         made = kind(self, self._lookout, hooked, self._known, backwards)
@@ -227,11 +234,15 @@ class Sentries:
         self._judge(bool(took) or not steps, self._over_at, 1, young=young)
 
     def relieved(
-        self, took: Sequence[int], hooks_ns: float, backwards: int, *, young: bool, behind: bool | None = None
-    ) -> None:
-        """The same of steps outside of stretches, of so many ``backwards`` each, which have been paid for already."""
+        self, took: Sequence[int], hooks_ns: float, backwards: int, steps: float, *, young: bool,
+        behind: bool | None = None,
+    ) -> None:  # fmt: skip
+        """The same of so many ``backwards`` outside of stretches, in about so many ``steps``, which have been paid for
+        already."""
         self._time(took, hooks_ns, behind)
-        self._judge(bool(took), self._lookout.session.step, backwards, young=young)
+        if backwards:
+            each = max(round(backwards / max(steps, 1)), 1)
+            self._judge(bool(took), self._lookout.session.step, each, young=young)
 
     @property
     def hooks_ns(self) -> float:
@@ -382,6 +393,8 @@ class Sentry:
     def _count(self, loss: torch.Tensor, place: int) -> bool:
         device, counts = loss.get_device(), self._counts
         if place >= self._steps or not counts.compiled(device) or loss.dtype is not torch.float32:
+            return False
+        if loss.numel() != 1 or (self._out is not None and self._out.get_device() != device):
             return False
         if loss.data_ptr() % _ALIGNED or hands_off():
             return False

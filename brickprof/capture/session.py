@@ -381,6 +381,8 @@ class Session:
         if self.steps.backward_begins():
             self._begin_with_backward()
         self.trace.micro = self.steps.backwards - 1
+        if len(self.pattern) < _LONG_PATTERN:
+            self.pattern += "B"  # none that could be noted
         self._trained = self.step + 1
         self.thread = threading.get_ident()  # whoever differentiates is the one that trains
         self.in_backward = True

@@ -110,9 +110,8 @@ class Stretch:
     __slots__ = (
         "_at", "_began", "_catches", "_cleared", "_clips", "_current", "_device", "_due", "_ends", "_every", "_key",
         "_lane", "_left", "_losses", "_norms", "_number", "_optimizer", "_passed", "_place", "_rate", "_rates",
-        "_sends", "_session", "_stream", "_tables", "_until", "_version", "_whole", "_zeroed", "caught", "due",
-        "entered", "gradients", "looks_out", "noted_ns", "open", "tables_ns", "thread", "unjudged",
-        "waits", "whose",
+        "_refused", "_sends", "_session", "_stream", "_tables", "_until", "_version", "_whole", "_zeroed", "caught",
+        "due", "entered", "gradients", "looks_out", "noted_ns", "open", "tables_ns", "thread", "waits", "whose",
     )  # fmt: skip
 
     def __init__(
@@ -154,10 +153,10 @@ class Stretch:
         """Which are about to be clipped in it."""
         self._catches = catches
         """Whether the update itself tells which gradients it applies, where nobody clips: it collects them anyway."""
-        self.caught: list[tuple[list[Any], list[Any]]] | None = None
-        """Parameters and gradients that it has told so far, in a step that has a table."""
-        self.unjudged = False
-        """Whether it has told them in vain."""
+        self.caught: tuple[list[Any], list[Any]] | tuple[()] | None = None
+        """Parameters and gradients that it has told so far, in a step that is to have a table and has none yet."""
+        self._refused = False
+        """Whether it has told all of them, in vain."""
         self._sends: InPassing | None = None
         self._tables: dict[int, Page] = {}
         self.tables_ns = 0
@@ -284,7 +283,8 @@ class Stretch:
                 if self._key is None:
                     self._key, self._ends = key, ends_of(parameters)
             if self._catches:
-                self.caught = []
+                self.caught, desk.owed = (), 0
+                self.tables_ns += _counter() - start
                 return True
             gradients = [parameter.grad for parameter in parameters]
             return key == self._key and self._send_for_table(parameters, gradients, key, start)
@@ -292,29 +292,26 @@ class Stretch:
             return False
 
     def catch(self, lists: Any) -> None:
-        """The update under way is about to apply gradients: ``lists`` of parameters, of these, and of whatever else. It
-        leaves them as they are. Never raises."""
-        if _thread() == self.thread and self.caught is not None:
-            try:
-                self.caught.append((lists[0], lists[1]))
-            except Exception:
-                self.caught = None
-
-    def _send_for_caught(self) -> bool:
-        """The update is over that has told its gradients; False where no table of them comes."""
+        """The update under way is about to apply gradients: ``lists`` of parameters, of these, and of whatever else. As
+        soon as they are all a table of them is sent for, before anybody writes into one. Never raises."""
         start, caught = _counter(), self.caught
-        self.caught = None
+        if caught is None or _thread() != self.thread:
+            return
         try:
-            parameters, gradients = caught[0] if caught else ([], [])
-            for more, theirs in caught[1:] if caught else ():
-                parameters, gradients = [*parameters, *more], [*gradients, *theirs]
-            key = (id(parameters[0]), len(parameters)) if parameters else (0, 0)
-            if parameters and key == self._key:
-                return self._send_for_table(parameters, gradients, key, start)
+            parameters, gradients = lists[0], lists[1]
+            if gradients[0] is not parameters[0].grad or gradients[-1] is not parameters[-1].grad:
+                return  # something else, in lists of the same kind
+            if caught:
+                parameters, gradients = [*caught[0], *parameters], [*caught[1], *gradients]
+            key = id(parameters[0]), len(parameters)
+            if key == self._key:
+                self.caught = () if not self._send_for_table(parameters, gradients, key, start) else None
+                self._refused = self.caught is not None
+                return
+            self.caught = (parameters, gradients)
         except Exception:  # lists of another kind
-            pass
-        self._session.stretches.missed()  # these are not all, or others
-        return False
+            self.caught = ()
+        self.tables_ns += _counter() - start
 
     def _send_for_table(
         self, parameters: list[Any], gradients: list[Any] | None, key: tuple[int, int], start: int
@@ -341,8 +338,9 @@ class Stretch:
     def updated(self, optimizer: Any) -> bool:
         if not self.waits or id(optimizer) != self.whose:
             return False
-        if self.caught is not None and not self._send_for_caught():
-            self.unjudged = True
+        if self.caught is not None:
+            if not self._refused:
+                self._session.stretches.missed()  # it has told none of them, or not all
             return False
         try:
             rate, last = optimizer.param_groups[0]["lr"], self._rate
@@ -371,7 +369,8 @@ class Stretch:
 
     def over(self) -> None:
         """Tells the session what has passed."""
-        self.caught = None
+        if self.caught is not None:
+            self.caught, desk.owed = None, self.whose
         began, losses, counted, zeroed = zip(*self._passed, strict=True) if self._passed else ((),) * 4
         entered = _counter() if self.entered and self._at == _UPDATED else 0
         stamps, key = [at + OFFSET for at in counted], self._key or (0, 0)
@@ -467,16 +466,13 @@ class Stretches:
         self.never = False
         self._noted: deque[int] = deque([_NOTED_NS], maxlen=_TIMED)
         """What the signals of a step took that were only noted, in some steps."""
-        self._grouped = 0
-        """How many lists of gradients updates had told when one was last offered."""
         self._missed = False
         """Whether gradients were to be told, and were not those that were waited for."""
 
     def offer(self, optimizer: Any, before: Stretch | None = None) -> Stretch | None:
         """``optimizer`` has made the update of a step that nobody looked at, or the last one of the stretch ``before``:
         the steps that follow, if they are likely to be like it and nobody looks at them either."""
-        session, grouped = self._session, desk.grouped
-        tells, self._grouped = grouped > self._grouped, grouped
+        session = self._session
         if self.never or not session.readback.fetches or session.thread != _thread():
             return None
         if session.pattern.lstrip("f") not in ("bcu", "bu") or session.world_size > 1 or session.step < self._from:
@@ -499,7 +495,10 @@ class Stretches:
         steps = steps if tables else session.idle(session.step, steps, clips=whole)
         if steps <= 1:
             return None
-        normed, most, catches = clips and session.takes_norms, self._most.ns, tells and not self._missed
+        normed, most = clips and session.takes_norms, self._most.ns
+        catches = bool(tables) and not clips and not self._missed and _tells(optimizer)
+        if catches and desk.lists_wanted is not None:
+            desk.lists_wanted()
         made = Careful(
             session, optimizer, number, steps, clips=normed, whole=whole, tables=tables, catches=catches, most_ns=most
         )
@@ -535,6 +534,19 @@ class Stretches:
             session.begun(steps)
         elif steps.entered:
             session.pass_on(steps.entered)
+
+
+def _tells(optimizer: Any) -> bool:
+    """Whether its update hands on all of its gradients, as a backward has left them: torch's own do in lists where they
+    apply many at once. That of Nesterov writes into those of one group before it comes to the next."""
+    if not type(optimizer).__module__.startswith("torch.optim."):
+        return False
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return False
+    return not any(
+        group.get("nesterov") or (group.get("foreach") is False and not group.get("fused"))
+        for group in optimizer.param_groups
+    )
 
 
 def rate_of(optimizer: Any) -> Any:

@@ -269,7 +269,8 @@ class Vigil:
 
     def cost(self, tables: int, spent: int) -> int:
         """What so many tables cost, sent for in passing, that took the host ``spent``."""
-        return min(spent, int(tables * self._device_ns)) if self._session.hidden else spent
+        device = self._device_ns
+        return min(spent, int(tables * device)) if device and self._session.hidden else spent
 
     @property
     def _device_ns(self) -> float:
@@ -553,7 +554,10 @@ class Vigil:
             host = _USUAL * sum(map(session.backlog.quickest, self._groups))
             host = min(host, median(self._passing)) if self._passing else host
         host *= _AFTERWARDS[session.settings.level]
-        cost, room = device if hidden else max(host, device), max(share * cadence.budget * cadence.typical_ns, 1.0)
+        cost, room = (
+            device if hidden and device else max(host, device),
+            max(share * cadence.budget * cadence.typical_ns, 1.0),
+        )
         self._stride = stride = self._stride_of(cost / room)
         if not self._by_norms:  # or else those judge every step
             # Where the whole is dearer than it may be there is less of this too, but still what rows are made of.
