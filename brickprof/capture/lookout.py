@@ -346,7 +346,7 @@ class Lookout:
             return
         start = _counter()
         try:
-            if self._patrol is not None:
+            if self._patrol is not None and losses and on_device(losses[0]):
                 self._patrol.differentiates(losses)
             if self._awaits and losses and on_device(losses[0]):
                 self._await(not (self.counts.prepare(losses[0].get_device()) or self.counts.lost))
