@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 import brickprof
 from brickprof.capture import lookout as lookouts
@@ -19,6 +18,7 @@ from brickprof.capture import sentry as sentries
 from brickprof.capture.lookout import Lookout
 from brickprof.run import Run
 from tests.late import Lane
+from tests.test_sentry import Recomputes as RecomputesOnce
 from tests.test_sentry import affordable, counts, hooks, standing
 from tests.test_stretch import Breaks, loader, recorded, stretches
 
@@ -61,11 +61,7 @@ class Alternates(Breaks):
 
 
 class Recomputes(Accumulates):
-    def loss(self, x):
-        x.requires_grad_()
-        for layer in self.net:
-            x = checkpoint(layer, x, use_reentrant=False)
-        return x.square().mean()
+    loss = RecomputesOnce.loss
 
     def _break(self, _module, _args, output):
         if torch._C._current_graph_task_id() != -1:

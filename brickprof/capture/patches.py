@@ -383,7 +383,7 @@ def _patch_clipping() -> None:
     _replace(clip_grad, "clip_grad_value_", value)
     _replace(torch.nn.utils, "clip_grad_value_", value)
     hub.norms_wanted = _catch_norms
-    _undo.append(_forget_norms)
+    _undo.append(_forget_wishes)
 
 
 def _norm_type() -> Any:
@@ -394,7 +394,8 @@ def _norm_type() -> Any:
     return frame.f_locals.get("norm_type")
 
 
-def _forget_norms() -> None:
+def _forget_wishes() -> None:
+    """Nothing more is caught for anybody."""
     hub.norms_wanted = desk.lists_wanted = None
 
 

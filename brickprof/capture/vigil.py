@@ -554,10 +554,8 @@ class Vigil:
             host = _USUAL * sum(map(session.backlog.quickest, self._groups))
             host = min(host, median(self._passing)) if self._passing else host
         host *= _AFTERWARDS[session.settings.level]
-        cost, room = (
-            device if hidden and device else max(host, device),
-            max(share * cadence.budget * cadence.typical_ns, 1.0),
-        )
+        cost = device if hidden and device else max(host, device)
+        room = max(share * cadence.budget * cadence.typical_ns, 1.0)
         self._stride = stride = self._stride_of(cost / room)
         if not self._by_norms:  # or else those judge every step
             # Where the whole is dearer than it may be there is less of this too, but still what rows are made of.
