@@ -693,37 +693,50 @@ def test_gradients_that_were_told_do_not_live_longer_for_it(
         assert weight() is None
 
 
-class Momentum(torch.optim.SGD):
-    """Has something else put in order than gradients, before it writes into these."""
-
-    def __init__(self, parameters):
-        super().__init__(parameters, lr=0.001)
-        self.told = 0
+class OfOnesOwn(torch.optim.SGD):
+    """Has something else put in order than gradients, and writes into those of one group before the next."""
 
     def step(self, closure=None):
-        every = [parameter for group in self.param_groups for parameter in group["params"]]
-        other = [torch.ones_like(parameter) for parameter in every]
-        self._group_tensors_by_device_and_dtype(tensorlistlist=[every, other])
-        self._group_tensors_by_device_and_dtype([every, [each.grad for each in every]], with_indices=True)
-        self.told += 2
-        for parameter in every:
-            parameter.grad.mul_(2.0)
-            parameter.detach().add_(parameter.grad, alpha=-0.001)
+        for group in self.param_groups:
+            of = group["params"]
+            self._group_tensors_by_device_and_dtype(tensorlistlist=[of, [torch.ones_like(each) for each in of]])
+            self._group_tensors_by_device_and_dtype([of, [each.grad for each in of]], with_indices=True)
+            for parameter in of:
+                parameter.grad.mul_(2.0)
+                parameter.detach().add_(parameter.grad, alpha=-0.001)
 
 
+def _in_parts(of):
+    return [{"params": [each]} for each in of]
+
+
+NESTEROV = {"lr": 0.001, "momentum": 0.9, "nesterov": True, "foreach": True}
 KINDS_OF_UPDATE = {
     "plain": lambda of: torch.optim.SGD(of, lr=0.001, foreach=True),
     "decays": lambda of: torch.optim.AdamW(of, lr=0.001, foreach=True, weight_decay=0.1),
-    "Nesterov's": lambda of: torch.optim.SGD(of, lr=0.001, momentum=0.9, nesterov=True, foreach=True),
-    "in parts": lambda of: torch.optim.Adam([{"params": [each]} for each in of], lr=0.001, foreach=True),
-    "of one's own": Momentum,
+    "in parts": lambda of: torch.optim.Adam(_in_parts(of), lr=0.001, foreach=True),
+    "Nesterov's": lambda of: torch.optim.SGD(of, **NESTEROV),
+    "Nesterov's in parts": lambda of: torch.optim.SGD(_in_parts(of), **NESTEROV),
+    "of one's own": lambda of: OfOnesOwn(of, lr=0.001),
+    "of one's own in parts": lambda of: OfOnesOwn(_in_parts(of), lr=0.001),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_UPDATE)
 @pytest.mark.parametrize("hooked", ["", "before", "behind"])
-def test_what_is_told_is_what_a_backward_has_left(tmp_path, stretches, kernel, initialised, kind, hooked):
-    training, norms = OfDevice(clip=False), {}
+def test_what_is_told_is_what_a_backward_has_left(tmp_path, stretches, kernel, initialised, kind, hooked, monkeypatch):
+    norms, caught, catch = {}, [], Stretch.catch
+    monkeypatch.setattr(Stretch, "catch", lambda self, lists: caught.append(1) or catch(self, lists))
+
+    class Remembers(OfDevice):
+        def step(self, x, number):
+            loss = self.loss(x)
+            self.optimizer.zero_grad()
+            loss.backward()
+            norms[number] = sorted(float(each.grad.norm()) for each in self.net.parameters())
+            self.optimizer.step()
+
+    training = Remembers(clip=False)
     training.optimizer = optimizer = KINDS_OF_UPDATE[kind](list(training.net.parameters()))
     if hooked == "behind":
         optimizer.register_step_post_hook(lambda *_: optimizer.zero_grad(set_to_none=False))
@@ -731,19 +744,11 @@ def test_what_is_told_is_what_a_backward_has_left(tmp_path, stretches, kernel, i
         optimizer.register_step_pre_hook(
             lambda *_: [each.grad.mul_(0.5) for each in training.net.parameters()] and None
         )
-    loss, step = training.loss, iter(range(STEPS))
-
-    def differentiated(x):
-        made, number = loss(x), next(step)
-        grads = torch.autograd.grad(loss(x), list(training.net.parameters())) if number % 4 == 0 else ()
-        norms[number] = sorted(float(each.norm()) for each in grads)
-        return made
-
-    training.loss = differentiated
     run, anomalies, _ = judged(tmp_path, training, 32)
     rows = run.samples[(run.samples.role == "grad") & (run.samples.step > 268)]
     found = {step: sorted(of.l2) for step, of in rows.groupby("step") if step % 4 == 0}
-    assert len(found) > 40 and not anomalies
+    assert len(found) > 40 and not anomalies and max(stretches) > 16
+    assert bool(caught) is (kind in ("plain", "decays", "in parts") and not hooked)
     for number, sizes in found.items():
         assert sizes == pytest.approx(norms[number], rel=1e-4), number
 
@@ -753,23 +758,68 @@ def test_what_is_told_is_what_a_backward_has_left(tmp_path, stretches, kernel, i
 def test_a_stretch_that_ends_within_an_update_loses_no_gradient(
     tmp_path, stretches, kernel, initialised, who, breaks, monkeypatch
 ):
-    group, updates = torch.optim.Optimizer._group_tensors_by_device_and_dtype, []
+    gather, updates = torch.optim.SGD._init_group, []
 
     def ends(*given, **named):
+        """Before the update has told anything."""
         updates.append(1)
         if len(updates) - 1 == breaks:
+            assert desk.stretch is not None and desk.stretch.caught == ()
             if who == "itself":
                 hub.settle()
             else:
                 other = threading.Thread(target=hub.settle)
                 other.start()
                 other.join()
-        return group(*given, **named)
+        return gather(*given, **named)
 
-    training = OfDevice(breaks=breaks, clip=False, tells=True)
-    monkeypatch.setattr(torch.optim.Optimizer, "_group_tensors_by_device_and_dtype", staticmethod(ends))
-    _, anomalies, grads = judged(tmp_path, training, 32)
+    monkeypatch.setattr(torch.optim.SGD, "_init_group", ends)
+    _, anomalies, grads = judged(tmp_path, OfDevice(breaks=breaks, clip=False, tells=True), 32)
     assert [event.step for event in grads] == [breaks] and anomalies[0].step == breaks and kernel.sent > 30
+
+
+def test_an_update_that_tells_fewer_gradients_than_before_has_the_others_judged(
+    tmp_path, stretches, kernel, initialised
+):
+    class BreaksWithFewer(OfDevice):
+        def step(self, x, number):
+            self.net.bias.requires_grad_(number < 400)
+            loss = self.loss(x)
+            self.optimizer.zero_grad()
+            loss.backward()
+            if number == 400:
+                self.net.weight.grad.fill_(math.nan)
+                assert desk.stretch is not None
+            before = self.net.weight.detach().clone()
+            self.optimizer.step()
+            self.net.weight.detach().copy_(before)
+
+    _, anomalies, grads = judged(tmp_path, BreaksWithFewer(clip=False, tells=True), 32)
+    assert [event.step for event in grads] == [400] and anomalies[0].step == 400
+
+
+@pytest.mark.parametrize("clip", [True, False])
+def test_gradients_of_several_backwards_are_of_the_last(tmp_path, stretches, tables, initialised, clip, monkeypatch):
+    monkeypatch.setitem(vigil._SHARE, "standard", 1e9)  # whatever it costs
+
+    class Accumulates(OfDevice):
+        def step(self, x, number):
+            self.optimizer.zero_grad()
+            for _ in range(3):
+                (self.loss(x) / 3).backward()
+            if number == self.breaks:
+                self.net.bias.grad.fill_(math.nan)
+            if self.clip:
+                nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+            before = [each.detach().clone() for each in self.net.parameters()]
+            self.optimizer.step()
+            for each, was in zip(self.net.parameters(), before, strict=True):
+                each.detach().copy_(was)
+
+    run, _, grads = judged(tmp_path, Accumulates(breaks=333, clip=clip), 32)
+    assert [(event.step, event.fields["micro"]) for event in grads] == [(333, 2)]
+    rows = run.samples[(run.samples.role == "grad") & (run.samples.step > 264)]
+    assert len(rows) > 40 and set(rows.micro) == {2}
 
 
 def test_lists_are_caught_from_the_first_stretch_on_that_wants_them(tmp_path, stretches, kernel, initialised):
