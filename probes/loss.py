@@ -83,11 +83,12 @@ class LossProbe(Probe):
     def _passed(self, step: int, steps: Passed, which: range) -> None:
         """The losses of steps that have passed, the first of which is ``step``: only held, also where nothing may be
         asked of a device just now."""
-        readback, part = self.session.readback, slice(which.start, which.stop)
+        readback, each = self.session.readback, steps.backwards(which)
+        part = slice(each.start, each.stop)
         losses, stamps = steps.losses[part], steps.stamps[part]
-        self._zeroed = steps.zeroed[which[-1]]
-        numbers = range(step, step + len(losses))
-        kept = [(loss, (at, 0, stamp), stamp) for loss, at, stamp in zip(losses, numbers, stamps, strict=True)]
+        self._zeroed = steps.zeroed[each[-1]]
+        numbers = [(step + place // steps.parts, place % steps.parts) for place in range(len(each))]
+        kept = [(loss, (*at, stamp), stamp) for loss, at, stamp in zip(losses, numbers, stamps, strict=True)]
         if any(loss._version != steps.version or loss.numel() != 1 for loss in losses):  # some were written over
             kept = [each for each in kept if each[0]._version == steps.version and each[0].numel() == 1]
         readback.keep(kept, self._later, passive=hands_off(), noted=True)

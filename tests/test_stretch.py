@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from functools import partial
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -175,8 +176,78 @@ class UnderAMode(Training):
         return super().step(x, number)
 
 
+class InParts(Training):
+    """Several backward passes in every step, in some of them more or fewer."""
+
+    parts = 2
+    others: ClassVar[dict[int, int]] = {}
+
+    def step(self, x, number):
+        self.optimizer.zero_grad()
+        for part in range(self.others.get(number % 50, self.parts)):
+            self._differentiate(self.loss(x + part / 8) / self.parts, number)
+        if self.clip:
+            nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        self.optimizer.step()
+
+    def _differentiate(self, loss, number):
+        loss.backward()
+
+
+class InPartsNotAlways(InParts):
+    parts, others = 3, {7: 2, 20: 4, 33: 1, 46: 9}
+
+
+class InPartsThatAreKept(InParts):
+    """Some graphs are kept."""
+
+    def _differentiate(self, loss, number):
+        loss.backward(retain_graph=number % 30 == 0)
+
+
+class InManyParts(InParts):
+    parts = 8
+
+
+class InTooManyParts(InParts):
+    parts = 9
+
+
+class InPartsOfTheLoader(Training):
+    """Every batch is differentiated, one of three updates, and an epoch may end in the middle of a step."""
+
+    each = 3
+
+    def run(self, batches):
+        batches = loader(500) if isinstance(batches, DataLoader) else batches
+        number = 0
+        for _ in range(self.each):
+            for (x,) in batches:
+                if number % self.each == 0:
+                    self.optimizer.zero_grad()
+                (self.loss(x) / self.each).backward()
+                number += 1
+                if number % self.each == 0:
+                    if self.clip:
+                        nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+                    self.optimizer.step()
+
+
+class ClipsEachPart(InParts):
+    def _differentiate(self, loss, number):
+        super()._differentiate(loss, number)
+        if number % 40 > 30:
+            nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+
+
 KINDS = [
     Training,
+    InParts,
+    InPartsNotAlways,
+    InPartsThatAreKept,
+    InManyParts,
+    InPartsOfTheLoader,
+    ClipsEachPart,
     Evaluates,
     Accumulates,
     Skips,
@@ -208,9 +279,10 @@ def stretches(monkeypatch):
     return lengths
 
 
-def recorded(folder, training, *, most, batches=None):
+def recorded(folder, training, *, most, batches=None, ranks=1):
     """``most`` steps a stretch."""
     with brickprof.attach(training.net, out=folder, overhead="0.01%") as watched:
+        watched._session.world_size = ranks
         watched._session.idle = lambda step, longest, *, clips: min(longest, most)
         training.run(loader() if batches is None else batches)
         assert len(hub.sessions) == 1
@@ -248,6 +320,11 @@ def test_what_is_noted_is_what_would_have_been_told(tmp_path, stretches, kind, c
         assert stretched.keys() == losses.keys()
     assert losses.keys() <= stretched.keys() and counts == others and len(losses) > 480
     assert all(stretched[at] == losses[at] for at in losses)
+
+
+def test_so_many_backwards_that_somebody_may_have_gone_over_to_updates_by_hand_are_not_noted(tmp_path, stretches):
+    recorded(tmp_path, InTooManyParts(), most=6)
+    assert not stretches
 
 
 @pytest.mark.parametrize(("level", "most"), [("light", 128), ("standard", 32)])

@@ -216,12 +216,13 @@ class Lookout:
 
     # -- when
 
-    def ahead(self, step: int, most: int) -> int:
-        """In how many of the steps behind ``step``, which is over, nobody looks out; up to ``most``."""
+    def ahead(self, step: int, most: int, backwards: int = 1) -> int:
+        """In how many of the steps behind ``step``, which is over, nobody looks out; up to ``most``. Each has so many
+        ``backwards``."""
         if not self._posts:
             return most
         if self.sentries.able:
-            return min(self.sentries.longest, most)
+            return min(self.sentries.longest // backwards, most)
         if self._handles:
             return 0
         due = max(self._due, step + 1)
@@ -273,7 +274,7 @@ class Lookout:
             return False
         self._unhook()
         try:
-            self._patrol = self.sentries.appoint(Patrol, self._blocks(), steps * self.backwards, young=self.young)
+            self._patrol = self.sentries.appoint(Patrol, self._blocks(), steps, self.backwards, young=self.young)
             return self._patrol is not None and self._patrol.goes_on(step)
         except Exception as error:
             self.failed(error)
@@ -294,8 +295,9 @@ class Lookout:
     def _blocks(self) -> list[tuple[nn.Module, int]]:
         return [(module, post.brick) for reference, post in self._posts if (module := reference()) is not None]
 
-    def stretch(self, steps: int) -> Sentry | None:
-        """A stretch of ``steps`` begins behind the step that is over: who looks out in it, if anybody does."""
+    def stretch(self, steps: int, backwards: int = 1) -> Sentry | None:
+        """A stretch of ``steps`` begins behind the step that is over, of so many ``backwards`` each: who looks out in
+        it, if anybody does."""
         session = self.session
         self.sentries.stretched_until(session.step + steps)
         if not self._posts or session.step + 1 < self._rests_until or self._seen_anyway():
@@ -306,7 +308,7 @@ class Lookout:
             self.blind()
             return None
         try:
-            return self.sentries.post(self._blocks(), steps, young=self.young)
+            return self.sentries.post(self._blocks(), steps, backwards, young=self.young)
         except Exception as error:
             self.failed(error)
             return None

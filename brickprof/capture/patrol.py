@@ -41,15 +41,14 @@ _Tensor = torch.Tensor
 class Patrol(Sentry):
     """Some steps, one after another."""
 
-    __slots__ = ("_first", "_home", "_length", "_moments", "_per_step", "_place", "_until")
+    __slots__ = ("_first", "_home", "_length", "_moments", "_place", "_until")
 
     def __init__(
         self, sentries: Sentries, lookout: Lookout, blocks: Sequence[tuple[nn.Module, int]],
-        known: Mapping[int, int], backwards: int,
+        known: Mapping[int, int], steps: int, per_step: int,
     ) -> None:  # fmt: skip
-        super().__init__(sentries, lookout, blocks, known, backwards)
-        self._per_step = lookout.backwards
-        self._length = backwards // lookout.backwards
+        super().__init__(sentries, lookout, blocks, known, steps, per_step)
+        self._length = steps
         self._first = -1
         self._until = _counter() + MOST_NS
         self._place: tuple[int, int] | None = None
@@ -62,7 +61,7 @@ class Patrol(Sentry):
         """``step`` begins: whether it is one more of these."""
         if self._first < 0:
             self._first = step
-        room = self._backwards + self._per_step < self._steps
+        room = self._backwards + self._per_step < self._room
         return room and step - self._first < self._length and _counter() < self._until
 
     def differentiates(self, losses: Sequence[Any]) -> None:

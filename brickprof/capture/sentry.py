@@ -132,7 +132,7 @@ class Sentries:
 
     @property
     def longest(self) -> int:
-        """The steps of a stretch that what is counted has room for."""
+        """The backwards of a stretch that what is counted has room for."""
         return max(_MOST_NUMBERS // (2 * max(len(self._known), 1)) - 1, 2)
 
     @property
@@ -170,9 +170,9 @@ class Sentries:
         if self._standing is not None:
             self._standing.dismiss()
 
-    def post(self, blocks: Iterable[tuple[nn.Module, int]], steps: int, *, young: bool) -> Sentry | None:
+    def post(self, blocks: Iterable[tuple[nn.Module, int]], steps: int, per_step: int, *, young: bool) -> Sentry | None:
         """A stretch of ``steps`` begins; a ``young`` run has a sentry in each."""
-        made = self.appoint(Sentry, blocks, steps, young=young)
+        made = self.appoint(Sentry, blocks, steps, per_step, young=young)
         if made is None:
             return None
         step, glances = self._handed
@@ -182,9 +182,9 @@ class Sentries:
         return made
 
     def appoint(
-        self, kind: type[_Kind], blocks: Iterable[tuple[nn.Module, int]], backwards: int, *, young: bool
+        self, kind: type[_Kind], blocks: Iterable[tuple[nn.Module, int]], steps: int, per_step: int, *, young: bool
     ) -> _Kind | None:
-        """One for so many ``backwards``, if it is time for one."""
+        """One for so many ``steps`` of so many backwards, if it is time for one."""
         if self._standing is not None:
             self._standing.dismiss()
         if not self.able:
@@ -194,7 +194,7 @@ class Sentries:
         if not young and turns % self._duty:
             return None
         hooked = [(module, brick) for module, brick in blocks if brick in self._known]
-        made = kind(self, self._lookout, hooked, self._known, backwards)
+        made = kind(self, self._lookout, hooked, self._known, steps, per_step)
         self._standing = made
         return made
 
@@ -218,20 +218,21 @@ class Sentries:
         return len(self._behind) >= _ENOUGH and 2 * sum(self._behind) > len(self._behind)
 
     def over(
-        self, took: Sequence[int], hooks_ns: float, steps: int, *, young: bool, behind: bool | None = None
-    ) -> None:
-        """A stretch is over, of ``steps`` backwards, in some of which to count took so long; ``behind``: whether the
+        self, took: Sequence[int], hooks_ns: float, backwards: int, per_step: int = 1, *, young: bool,
+        behind: bool | None = None,
+    ) -> None:  # fmt: skip
+        """A stretch is over, of so many ``backwards``, in some of which to count took so long; ``behind``: whether the
         device was, in one of them."""
         session = self._lookout.session
-        self._over_at = session.step + steps  # they are told after this
+        self._over_at = session.step + -(-backwards // per_step)  # they are told after this
         self._time(took, hooks_ns, behind)
         usual = median(took) if took else 0.0
-        ours = LAUNCH_NS * len(took) if self.hidden else int(usual * len(took) + self.hooks_ns * steps)
+        ours = LAUNCH_NS * len(took) if self.hidden else int(usual * len(took) + self.hooks_ns * backwards)
         if young:
             session.charge_start(ours)
         else:
             session.correct(ours)
-        self._judge(bool(took) or not steps, self._over_at, 1, young=young)
+        self._judge(bool(took) or not backwards, self._over_at, per_step, young=young)
 
     def relieved(
         self, took: Sequence[int], hooks_ns: float, backwards: int, steps: float, *, young: bool,
@@ -286,13 +287,13 @@ class Sentry:
 
     __slots__ = (
         "_backwards", "_begins", "_behind", "_counts", "_handles", "_known", "_lane", "_lookout", "_mark", "_most",
-        "_out", "_seen", "_sentries", "_steps", "_stream", "_took", "_young", "glances", "hooks_ns", "inside_ns",
-        "session", "spent_ns", "thread", "timing", "within",
+        "_out", "_per_step", "_room", "_seen", "_sentries", "_stream", "_took", "_young", "glances", "hooks_ns",
+        "inside_ns", "session", "spent_ns", "thread", "timing", "within",
     )  # fmt: skip
 
     def __init__(
         self, sentries: Sentries, lookout: Lookout, blocks: Sequence[tuple[nn.Module, int]],
-        known: Mapping[int, int], steps: int,
+        known: Mapping[int, int], steps: int, per_step: int,
     ) -> None:  # fmt: skip
         self._sentries = sentries
         self._lookout = lookout
@@ -303,8 +304,9 @@ class Sentry:
         self.within = False
         """Whether a backward is under way, or its update has still to come: what is put out is recomputed."""
         self._most = max(len(blocks), 1)
+        self._per_step = per_step
         # One more: that behind the last may begin before anybody notices.
-        self._steps = steps + 1
+        self._room = steps * per_step + 1
         self._young = lookout.young
         self._backwards = 0
         self._lane = lookout.session.readback.lane
@@ -314,11 +316,11 @@ class Sentry:
         self._behind: bool | None = None
         """Whether the device had not come to it when the next forward was over."""
         self._out: torch.Tensor | None = None
-        """(nan, inf) of each output, so many for each step."""
+        """(nan, inf) of each output, so many for each backward."""
         self._begins = 0
         """Where that lies."""
         self._seen: dict[int, Outputs] = {}
-        """By the place of the step."""
+        """By the place of the backward."""
         self._took: list[int] = []
         self.timing = False
         self.inside_ns = 0
@@ -342,7 +344,7 @@ class Sentry:
         self.glances.clear()
 
     def backward(self, loss: torch.Tensor, place: int) -> None:
-        """One begins with ``loss``, in the step of that ``place``."""
+        """One begins with ``loss``, that of this ``place``."""
         start = _counter()
         self._backwards += 1
         self.within = True
@@ -376,11 +378,12 @@ class Sentry:
         """The stretch is over, whose first step was ``first``."""
         start = _counter()
         try:
-            self._sentries.hand_over(first + self._backwards, {} if self.within else self.glances)
+            each = self._per_step
+            self._sentries.hand_over(first + self._backwards // each, {} if self.within else self.glances)
             self.dismiss()
             self._lookout.looks += len(self._took)
-            self._fetch({place: (first + place, 0) for place in self._seen})
-            told = self._took, self.hooks_ns, self._backwards
+            self._fetch({place: (first + place // each, place % each) for place in self._seen})
+            told = self._took, self.hooks_ns, self._backwards, each
             self._sentries.over(*told, young=self._young, behind=self._behind)
         except Exception as error:
             self._lookout.failed(error)
@@ -392,7 +395,7 @@ class Sentry:
 
     def _count(self, loss: torch.Tensor, place: int) -> bool:
         device, counts = loss.get_device(), self._counts
-        if place >= self._steps or not counts.compiled(device) or loss.dtype is not torch.float32:
+        if place >= self._room or not counts.compiled(device) or loss.dtype is not torch.float32:
             return False
         if loss.numel() != 1 or (self._out is not None and self._out.get_device() != device):
             return False
@@ -402,7 +405,7 @@ class Sentry:
         if not 0 < len(values) <= self._most:
             return False
         if self._out is None:
-            self._out = torch.zeros((self._steps * self._most, 2), dtype=torch.int64, device=loss.device)
+            self._out = torch.zeros((self._room * self._most, 2), dtype=torch.int64, device=loss.device)
             self._begins = self._out.data_ptr()
         launch = counts.settled(device, len(values))
         if launch is None:

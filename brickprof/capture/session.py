@@ -381,8 +381,7 @@ class Session:
         if self.steps.backward_begins():
             self._begin_with_backward()
         self.trace.micro = self.steps.backwards - 1
-        if len(self.pattern) < _LONG_PATTERN:
-            self.pattern += "B"  # none that could be noted
+        self.pattern = self.pattern[:_LONG_PATTERN] + "B"  # none that could be noted
         self._trained = self.step + 1
         self.thread = threading.get_ident()  # whoever differentiates is the one that trains
         self.in_backward = True
@@ -468,9 +467,9 @@ class Session:
         """Steps were noted in which nobody looked at anything, each with one update, by ``number``: those that are over
         begin and end here, all at once."""
         first, count = self.step + 1, steps.whole
-        began = steps.began[count - 1]
+        began = steps.began[steps.backwards(range(count))[-1]]
         wall = self._idled(began, count)
-        self.steps.advance_by(number, count)
+        self.steps.advance_by(number, count, steps.parts)
         self.step = self.trace.step = self.steps.number
         self._trained = self.step + 1
         self.losses_passed(first, steps, range(count))
@@ -484,12 +483,12 @@ class Session:
             self.lookout.prepare(self.step + 1)
         self._rest(wall // count, began)
 
-    def begun(self, steps: Passed) -> None:
-        """The last step was noted as far as it got: at least until its backward."""
-        last = range(steps.whole, len(steps.losses))
-        self.steps.backwards += 1
-        self.steps.total_backwards += 1
-        self.pattern += "b"
+    def begun(self, steps: Passed, backwards: int) -> None:
+        """The last step was noted as far as it got: so many ``backwards``."""
+        last = range(steps.whole, steps.whole + 1)
+        self.steps.backwards += backwards
+        self.steps.total_backwards += backwards
+        self.pattern += backwards * "b"
         self._trained = self.step + 1
         self.losses_passed(self.step, steps, last)
         clipped = len(steps.norms) > steps.whole

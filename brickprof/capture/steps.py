@@ -108,13 +108,13 @@ class StepClock:
         """Without an optimizer: a forward after the weights changed is the next step."""
         return self.advance() if self._updated else False
 
-    def advance_by(self, optimizer: int, count: int) -> None:
-        """``count`` steps that were all like the one before: one backward and one update each, by ``optimizer``, which
-        alone has stepped in it."""
+    def advance_by(self, optimizer: int, count: int, backwards: int) -> None:
+        """``count`` steps that were all like the one before: so many ``backwards`` and one update each, by
+        ``optimizer``, which alone has stepped in it."""
         self.number += count
         self.updates += count
-        self.total_backwards += count
-        self.backwards = 1
+        self.total_backwards += count * backwards
+        self.backwards = backwards
         self._expected, self._stepped = {optimizer}, {optimizer}
         self._due, self._updated = True, False
 

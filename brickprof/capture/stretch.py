@@ -7,11 +7,12 @@ In a training whose host is busy all the time, code that runs a few times a step
 takes ten times as long as it should. Here a signal is a comparison and an append, and half of the signals are less: a
 batch leaves a mark, the beginning of an update not even that. The session works a stretch of steps off in one go, and
 finds itself warm. Whatever is not exactly what the step before did ends the stretch at once, before anybody deals with
-it: an evaluation, a second backward, a loss scaler, an exception, the end.
+it: an evaluation, a backward too many, a loss scaler, an exception, the end.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import weakref
@@ -60,6 +61,8 @@ _CAREFUL = 2
 _NONE = -1
 """No loss has this version."""
 _UPDATED, _BACKWARD, _CLIPPED, _STOPPED = range(4)
+_LIKELY = re.compile(r"f*((?:bf*)*b)c?u")
+"""A step whose like can be noted: batches, a backward or more, perhaps a clip, an update."""
 _counter = time.perf_counter_ns
 _thread = threading.get_ident
 _modes = torch._C._len_torch_dispatch_stack
@@ -69,8 +72,10 @@ _Tensor = torch.Tensor
 class Passed(NamedTuple):
     """The steps of a stretch, in columns. Of the last one, or two, not everything has happened yet."""
 
+    parts: int
+    """Backwards that a step has, of each of which the following four tell."""
     began: Sequence[int]
-    """Each with the update before it."""
+    """When its step did: with the update before it."""
     losses: Sequence[torch.Tensor]
     version: int
     """Of every loss, when it was differentiated: one that has another now was written over since."""
@@ -100,7 +105,11 @@ class Passed(NamedTuple):
     @property
     def begun(self) -> int:
         """How many have begun."""
-        return len(self.losses) + bool(self.entered)
+        return -(-len(self.losses) // self.parts) + bool(self.entered)
+
+    def backwards(self, which: range) -> range:
+        """Those of some steps, by their places; not all of them where the last one is not over."""
+        return range(which.start * self.parts, min(which.stop * self.parts, len(self.losses)))
 
 
 class Stretch:
@@ -109,7 +118,8 @@ class Stretch:
 
     __slots__ = (
         "_at", "_began", "_catches", "_cleared", "_clips", "_current", "_device", "_due", "_ends", "_every", "_key",
-        "_lane", "_left", "_losses", "_norms", "_number", "_optimizer", "_passed", "_place", "_rate", "_rates",
+        "_lane", "_left", "_losses", "_more", "_norms", "_number", "_optimizer", "_parts", "_passed", "_place", "_rate",
+        "_rates",
         "_refused", "_sends", "_session", "_stream", "_tables", "_until", "_version", "_whole", "_zeroed", "caught",
         "due", "entered", "gradients", "looks_out", "noted_ns", "open", "tables_ns", "thread", "waits", "whose",
     )  # fmt: skip
@@ -121,6 +131,7 @@ class Stretch:
         number: int,
         steps: int,
         *,
+        parts: int,
         clips: bool,
         whole: bool,
         tables: int,
@@ -137,6 +148,8 @@ class Stretch:
         """How often that one had cleared gradients when this began, and anybody when it made its last update."""
         self.waits = False
         """Whether its update is what comes next."""
+        self._parts = self._more = parts
+        """Backwards that a step has, and how many of them the one under way has still to have."""
         self._clips = clips
         """Whether the norms of a clip are noted in each step."""
         self._whole = whole
@@ -202,10 +215,10 @@ class Stretch:
     @property
     def done(self) -> bool:
         """Whether nothing was out of the ordinary so far, of steps that are over."""
-        return self._at == _UPDATED and len(self._passed) > 1 and _thread() == self.thread
+        return self._at == _UPDATED and len(self._rates) > 1 and _thread() == self.thread
 
     def begins_step(self) -> bool:
-        """A step begins: whether it is one more of these."""
+        """A step begins, or another micro-batch of it: whether it is one more of these."""
         if not self.open or _thread() != self.thread:
             return False
         self.entered = True
@@ -213,8 +226,8 @@ class Stretch:
 
     @property
     def between(self) -> bool:
-        """Whether the next step has still to begin, or has not come to its backward."""
-        return self._at == _UPDATED
+        """Whether the next step has still to begin, or has not come to its last backward."""
+        return self._more > 0
 
     @property
     def optimizer(self) -> Any:
@@ -223,7 +236,7 @@ class Stretch:
 
     def backward(self, loss: Any) -> bool:
         """One that starts from ``loss`` and nothing else, keeps no graph and is one of all leaves."""
-        if self._at != _UPDATED or not self.open or _thread() != self.thread:
+        if not self._more or not self.open or _thread() != self.thread:
             return False
         try:
             if type(loss) is not _Tensor or self._current() != self._place:  # type: ignore[misc]
@@ -233,13 +246,14 @@ class Stretch:
             if _modes() or (loss._base is not None and not may_hold(loss)):
                 return False
             self._passed.append((self._began, loss.detach(), _counter(), desk.zeroed))
-            self.due = len(self._passed) == self._due
+            more = self._more - 1
+            self.due = not more and len(self._rates) + 1 == self._due
             if self.looks_out is not None:
                 self.looks_out.backward(loss, len(self._passed) - 1)
         except Exception:
             return False
-        self._at = _BACKWARD
-        self.waits = not self._clips
+        self._at, self._more = _BACKWARD, more
+        self.waits = not (self._clips or more)
         return True
 
     def _begin(self, loss: torch.Tensor) -> bool:
@@ -252,7 +266,7 @@ class Stretch:
         return True
 
     def clipped(self, parameters: list[Any], norms: Norms | None) -> bool:
-        if self._at != _BACKWARD or not self._clips or norms is None or _thread() != self.thread:
+        if self._at != _BACKWARD or self._more or not self._clips or norms is None or _thread() != self.thread:
             return False
         try:
             key = id(parameters[0]), len(parameters)
@@ -350,7 +364,7 @@ class Stretch:
         except Exception:
             return False
         self._rate = rate
-        self._at = _UPDATED
+        self._at, self._more = _UPDATED, self._parts
         self.waits = self.entered = False
         if self.looks_out is not None:
             self.looks_out.update()
@@ -375,8 +389,8 @@ class Stretch:
         entered = _counter() if self.entered and self._at == _UPDATED else 0
         stamps, key = [at + OFFSET for at in counted], self._key or (0, 0)
         steps = Passed(
-            began, losses, self._version, stamps, zeroed, key, self._ends, self._norms, self._tables, self._rates,
-            entered,
+            self._parts, began, losses, self._version, stamps, zeroed, key, self._ends, self._norms, self._tables,
+            self._rates, entered,
         )  # fmt: skip
         self._session.correct(self._session.tables_cost(len(self._tables), self.tables_ns))
         if self._rates:
@@ -466,6 +480,8 @@ class Stretches:
         self.never = False
         self._noted: deque[int] = deque([_NOTED_NS], maxlen=_TIMED)
         """What the signals of a step took that were only noted, in some steps."""
+        self._parts = 1
+        """Backwards that the last step had which was like one that can be noted."""
         self._missed = False
         """Whether gradients were to be told, and were not those that were waited for."""
 
@@ -475,11 +491,17 @@ class Stretches:
         session = self._session
         if self.never or not session.readback.fetches or session.thread != _thread():
             return None
-        if session.pattern.lstrip("f") not in ("bcu", "bu") or session.world_size > 1 or session.step < self._from:
+        likely = _LIKELY.fullmatch(session.pattern)
+        if likely is None or session.world_size > 1 or session.step < self._from:
             return None
         if session.expecting or session.census.due:
             return None
-        if session.lookout is not None and session.lookout.ahead(session.step, 2) <= 1:
+        parts = likely[1].count("b")
+        if parts != self._parts:
+            self._parts = parts
+            if parts > 1:
+                return None  # once may be a batch that was not worth an update
+        if session.lookout is not None and session.lookout.ahead(session.step, 2, parts) <= 1:
             return None
         if not session.readback.holding or static_outputs() or rate_of(optimizer) is None:
             return None  # losses that cannot be left where they are, or a rate that nobody knows
@@ -490,7 +512,7 @@ class Stretches:
         whole = before._whole if before is not None else clips and not session.wants(optimizer)
         steps = cadence.ahead(session.step, self._most.steps)
         if session.lookout is not None:
-            steps = session.lookout.ahead(session.step, steps)
+            steps = session.lookout.ahead(session.step, steps, parts)
         tables = session.tables_every(clips=clips) if whole or not clips else 0
         steps = steps if tables else session.idle(session.step, steps, clips=whole)
         if steps <= 1:
@@ -500,12 +522,13 @@ class Stretches:
         if catches and desk.lists_wanted is not None:
             desk.lists_wanted()
         made = Careful(
-            session, optimizer, number, steps, clips=normed, whole=whole, tables=tables, catches=catches, most_ns=most
-        )
+            session, optimizer, number, steps, parts=parts, clips=normed, whole=whole, tables=tables, catches=catches,
+            most_ns=most,
+        )  # fmt: skip
         if before is not None:
             made.follow(before)
         if session.lookout is not None:
-            made.looks_out = session.lookout.stretch(steps)
+            made.looks_out = session.lookout.stretch(steps, parts)
         return made
 
     def missed(self) -> None:
@@ -529,9 +552,10 @@ class Stretches:
         session, whole = self._session, steps.whole
         if whole:
             session.steps_passed(number, steps)
-        if whole < len(steps.losses):
-            session.pass_on(steps.began[whole])
-            session.begun(steps)
+        under_way = steps.backwards(range(whole, whole + 1))
+        if under_way:
+            session.pass_on(steps.began[under_way[0]])
+            session.begun(steps, len(under_way))
         elif steps.entered:
             session.pass_on(steps.entered)
 

@@ -315,7 +315,7 @@ class Vigil:
             return
         if self._last != step:
             self._last, self._covered = step, []
-            self._count_backwards(step)
+            self._count_backwards(step, self._session.steps.backwards)
         elif any(_within(parameters, seen) for seen in self._covered):
             return  # clipping came before the update
         if held and known is not None and norms is not None:
@@ -335,9 +335,9 @@ class Vigil:
             if self._session.fused.coming and self._meanwhiles < _MOST_MEANWHILE:
                 self._meanwhile(parameters, norms, start)
 
-    def _count_backwards(self, step: int) -> None:
-        if self._session.steps.backwards > 1:
-            self._micros[step] = self._session.steps.backwards - 1
+    def _count_backwards(self, step: int, backwards: int) -> None:
+        if backwards > 1:
+            self._micros[step] = backwards - 1
             if len(self._micros) > _MOST_MICROS:
                 del self._micros[next(iter(self._micros))]
 
@@ -353,11 +353,12 @@ class Vigil:
             known = None
         clips, pages, passive = [], [], hands_off()
         for at, number in zip(which, range(step, step + len(which)), strict=True):
-            page = steps.tables.get(at)
+            page, each = steps.tables.get(at), steps.backwards(range(at, at + 1))
+            self._count_backwards(number, len(each))
             if page is not None:
-                pages.append((at, number, page))
+                pages.append((each[-1], number, page))
             elif at < len(steps.norms):
-                clips.append((number, steps.stamps[at], steps.norms[at]))
+                clips.append((number, steps.stamps[each[-1]], steps.norms[at]))
         if self._by_norms and known is not None:
             self._hold(clips, known.names, passive=passive)
         elif self._by_norms:
