@@ -84,6 +84,21 @@ class Ratio:
     what it cannot see of itself."""
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """What a watched run has said of itself when it ended, its first steps included."""
+
+    costs: dict[str, float]
+    """Probe -> microseconds a step."""
+    steps: int
+    judged: int
+    """Steps of which it knows whether the gradients were finite."""
+    measured: int
+    """Those with all statistics of every gradient."""
+    looked_out: int
+    """Backwards in which a NaN in any block's output would have been seen."""
+
+
 @dataclass
 class Result:
     case: str
@@ -93,8 +108,8 @@ class Result:
     replicas: int
     baselines: Ratio
     ratios: list[Ratio]
-    costs: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Level -> probe -> microseconds a step."""
+    recorded: dict[str, Recorded] = field(default_factory=dict)
+    """By level."""
     seconds: dict[str, list[list[float]]] = field(default_factory=dict)
     """Variant -> seconds of each block, a list per replica; blocks of the same number lie next to each other."""
     cores: list[int] = field(default_factory=list)
@@ -171,12 +186,12 @@ def measure(
     """Interleaves ``variants`` between two plain baselines, in fresh processes for every replica; ``tell`` is told
     what is known after each."""
     taken: list[Replicas] = [[] for _ in range(len(variants) + 2)]
-    steps, probes = 0, {}
+    steps, recorded = 0, {}
     for number in range(length.replicas):
-        blocks, steps, probes = replica(case, variants, length, folder / str(number), steps, progress)
+        blocks, steps, recorded = replica(case, variants, length, folder / str(number), steps, progress)
         for i, of_worker in enumerate(blocks):
             taken[i].append(of_worker)
-        result = result_of(case, variants, steps, probes, taken)
+        result = result_of(case, variants, steps, recorded, taken)
         tell(result)
         if ending.is_set():
             break
@@ -184,7 +199,7 @@ def measure(
 
 
 def result_of(
-    case: str, variants: list[Variant], steps: int, probes: dict[str, dict[str, float]], taken: list[Replicas]
+    case: str, variants: list[Variant], steps: int, recorded: dict[str, Recorded], taken: list[Replicas]
 ) -> Result:
     first, *watched, second = taken
     baseline = [
@@ -196,7 +211,7 @@ def result_of(
         steps, min(len(blocks) for blocks in first), len(first),
         ratio("plain, again", second, first, quiet(second, first)),
         [ratio(v.name, ours, baseline, quiet(ours, first, second)) for v, ours in zip(variants, watched, strict=True)],
-        probes,
+        recorded,
         {
             name: [[block.wall for block in blocks] for blocks in replicas]
             for name, replicas in zip(["plain", *(v.name for v in variants), "plain, again"], taken, strict=True)
@@ -206,8 +221,8 @@ def result_of(
 
 def replica(
     case: str, variants: list[Variant], length: Length, folder: Path, steps: int, progress: Progress
-) -> tuple[list[list[Block]], int, dict[str, dict[str, float]]]:
-    """The blocks of each worker, steps a block (``steps`` when not 0) and what the probes cost."""
+) -> tuple[list[list[Block]], int, dict[str, Recorded]]:
+    """The blocks of each worker, steps a block (``steps`` when not 0) and what the watched ones said of themselves."""
     task = progress.add_task(f"{case}: starting", total=length.rounds)
     workers: list[Worker] = []
     try:
@@ -228,7 +243,8 @@ def replica(
         for worker in workers:
             worker.close()
         progress.remove_task(task)
-    return blocks, steps, {worker.variant.level: costs(worker.out) for worker in workers if worker.variant.level}
+    told = {worker.variant.level: recorded_in(worker.out) for worker in workers if worker.variant.level}
+    return blocks, steps, {level: found for level, found in told.items() if found is not None}
 
 
 def alternate(workers: list[Worker], steps: int, rounds: int, tick: Callable[[], None]) -> list[list[Block]]:
@@ -244,16 +260,17 @@ def alternate(workers: list[Worker], steps: int, rounds: int, tick: Callable[[],
     return blocks
 
 
-def costs(out: Path) -> dict[str, float]:
-    """Microseconds a step of each probe, from the journal of the one run in ``out``."""
+def recorded_in(out: Path) -> Recorded | None:
+    """Of the one run in ``out``."""
     from brickprof.run import Run
 
     folders = list(out.iterdir()) if out.is_dir() else []
     if len(folders) != 1:
-        return {}
+        return None
     events = Run.open(folders[0]).events
     last = events[events.kind == "exit"].fields.iloc[-1]
-    return {probe: ns / 1e3 / max(last["steps"], 1) for probe, ns in last["costs"].items()}
+    costs = {probe: ns / 1e3 / max(last["steps"], 1) for probe, ns in last["costs"].items()}
+    return Recorded(costs, *(last[name] for name in ("steps", "judged", "measured", "looked_out")))
 
 
 def groups(args: argparse.Namespace, case: str) -> list[list[Variant]]:
@@ -313,18 +330,33 @@ def ratio_table(results: list[Result]) -> Table:
     return table
 
 
+def coverage_table(results: list[Result]) -> Table:
+    title = "What was looked at: steps whose gradients were judged, or have all statistics; backwards with all blocks"
+    table = Table(title=title, title_justify="left")
+    for heading in ("case", "level"):
+        table.add_column(heading)
+    for heading in ("steps", "judged", "all statistics", "blocks"):
+        table.add_column(heading, justify="right")
+    for result in results:
+        for level, run in result.recorded.items():
+            counts = (run.steps, run.judged, run.measured, run.looked_out)
+            table.add_row(result.case, level, *(f"{count:,}" for count in counts))
+    return table
+
+
 def cost_table(results: list[Result]) -> Table:
     table = Table(title="What each probe costs, microseconds a step", title_justify="left")
     table.add_column("case")
     table.add_column("probe")
-    levels = [level for level in LEVELS if any(level in result.costs for result in results)]
+    levels = [level for level in LEVELS if any(level in result.recorded for result in results)]
     for level in levels:
         table.add_column(level, justify="right")
     for result in results:
-        everyone = {probe for level in levels for probe in result.costs.get(level, {})}
-        last = next((result.costs[level] for level in reversed(levels) if level in result.costs), {})
+        costs = {level: result.recorded[level].costs for level in levels if level in result.recorded}
+        everyone = {probe for each in costs.values() for probe in each}
+        last = next((costs[level] for level in reversed(levels) if level in costs), {})
         for probe in sorted(everyone, key=lambda name: (-last.get(name, 0.0), name)):
-            cells = (result.costs.get(level, {}).get(probe) for level in levels)
+            cells = (costs.get(level, {}).get(probe) for level in levels)
             table.add_row(result.case, probe, *("-" if cell is None else f"{cell:.1f}" for cell in cells))
         table.add_section()
     return table
@@ -391,6 +423,7 @@ def main() -> None:
     console = Console(width=max(Console().width, 130))
     console.print(" · ".join(f"{name} {value}" for name, value in machine().items()))
     console.print(ratio_table(results))
+    console.print(coverage_table(results))
     console.print(cost_table(results))
     save(args.json, results)
 

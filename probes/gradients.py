@@ -120,6 +120,7 @@ class GradientsProbe(Probe):
             norm = float(tensors.local(total))
             if math.isfinite(norm):  # the clip event says it: no second event
                 self._covered = True
+                self.session.judged.add([self.session.step])
                 self._alarm(norm, [], self.session.step)
                 return
             self._look(parameters, "clip", needed=True)
@@ -154,6 +155,7 @@ class GradientsProbe(Probe):
     def _normal(self, steps: list[int], sizes: list[float]) -> None:
         """The norms of all gradients of some steps are finite."""
         self.session.pulse.norm = sizes[-1]
+        self.session.judged.add(steps)
         for step, size in zip(steps, sizes, strict=True):
             self._alarm(size, [], step)
 
@@ -201,6 +203,7 @@ class GradientsProbe(Probe):
         """The statistics of a step's gradients have arrived; see ``survey.row`` for their columns."""
         sizes = table[:, 3]
         broken = table[:, :2].any()
+        self.session.measured.add([step])
         if not broken:
             self._normal([step], [math.sqrt(sizes @ sizes)])
             if step % (ROWS_EVERY * self.session.cadence.floor):
@@ -312,6 +315,7 @@ class GradientsProbe(Probe):
         largest: float | None = None,
     ) -> None:
         session = self.session
+        session.judged.add([moment.step])
         fields: dict[str, Any] = {
             "point": moment.point,
             "tensors": count,
@@ -384,6 +388,7 @@ class GradientsProbe(Probe):
             self._write(step, of.entries, rows, stamp=now(), micro=micro, scale=scale)
 
     def _record_rows(self, moment: _Moment, entries: list[Entry], rows: list[Row]) -> None:
+        self.session.measured.add([moment.step])
         broken = [
             {"tensor": entry.number, "nan": of.nan, "inf": of.inf, "numel": of.numel}
             for entry, of in zip(entries, rows, strict=True)

@@ -39,6 +39,7 @@ from brickprof.capture.readback import Readback
 from brickprof.capture.steps import StepClock
 from brickprof.capture.stretch import Passed, Stretches, rate_of
 from brickprof.capture.surroundings import hands_off
+from brickprof.capture.tally import Tally
 from brickprof.capture.trace import PHASE, Trace
 from brickprof.clock import OFFSET, now
 from brickprof.journal import Journal
@@ -144,6 +145,8 @@ class Session:
         """What sends for it."""
         self.tables_cost: Callable[[int, int], int] = _all
         """What so many of them cost that took the host so long."""
+        self.judged, self.measured = Tally(), Tally()
+        """Steps of which it is known whether the gradients were finite, and those with all statistics of them."""
         self.stretches = Stretches(self)
         self.lookout: Lookout | None = None
         """The same for the outputs of blocks."""
@@ -782,6 +785,8 @@ class Session:
                 **self._settled_costs(),
                 "dropped": {**self.journal.dropped, "readback": self.readback.dropped},
                 "recomputes": self.recomputes,
+                "judged": self.judged.count,
+                "measured": self.measured.count,
                 "looked_out": self.lookout.looks if self.lookout is not None else 0,
             }
             self.fact("exit", fields, always=True)
