@@ -7,9 +7,11 @@ import gc
 import itertools
 import json
 import math
+import os
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,6 +24,8 @@ from brickprof.capture import patrol, sentry, vigil
 from brickprof.capture.budgets import Budgets
 from brickprof.capture.fused import Fused
 from brickprof.capture.stretch import Stretches
+from tests.launching import finished, script
+from tests.launching import recorded as recorded_in
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -284,9 +288,11 @@ def ready_to_count() -> None:
     assert told is not None and told.tolist() == [[1, 1]]
 
 
-@pytest.mark.parametrize("clip", [True, False])
+@pytest.mark.parametrize(("clip", "parts"), [(True, 1), (False, 1), (True, 2), (False, 3)])
 @pytest.mark.parametrize("at", [327, 333])
-def test_the_step_and_the_block_of_a_nan_are_exact_in_a_step_that_nobody_looks_at(tmp_path, monkeypatch, at, clip):
+def test_the_step_and_the_block_of_a_nan_are_exact_in_a_step_that_nobody_looks_at(
+    tmp_path, monkeypatch, at, clip, parts
+):
     ready_to_count()
     monkeypatch.setattr(Budgets, "learn", lambda *_: None)  # whoever else is on the card makes no step be looked at
     monkeypatch.setattr(sentry, "_SHARE", 1e3)  # nor is it too dear to look out, however busy the host
@@ -294,29 +300,30 @@ def test_the_step_and_the_block_of_a_nan_are_exact_in_a_step_that_nobody_looks_a
     monkeypatch.setattr(sentry.Sentry, "_count", lambda *given: passing.append(given[-1]) or count(*given))
     net = Stack(width=256).cuda()  # there are no stretches of long steps, such as where others are on the card
     with brickprof.attach(net, out=tmp_path) as bp:
-        stacked(net, 400, at=at, clip=clip)
+        stacked(net, 400, at=at, clip=clip, parts=parts)
         torch.cuda.synchronize()
     run = brickprof.load(bp.folder)
-    assert len(passing) > 100  # in stretches, at that
+    assert len(passing) > 100 * parts  # in stretches, at that
     assert at not in {event.step for event in run.events.itertuples() if event.kind == "sampled"}
     told = [event for event in run.events.itertuples() if event.kind == "activation"]
-    assert told[0].step == at and told[0].fields["nan"] == 4096 * 256
-    assert told[0].fields["inputs_finite"] is True
+    rows = len(torch.empty(4096).chunk(parts)[-1])
+    assert told[0].step == at and told[0].fields["nan"] == rows * 256
+    assert told[0].fields["inputs_finite"] is True and told[0].fields["micro"] == parts - 1
     finding = brickprof.diagnose(run).findings[0]
     assert (finding.contract, finding.first_step, finding.brick) == ("C-TRAINSTABLE-001", at, "blocks.2")
 
 
-@pytest.mark.parametrize("how", ["accumulated", "ranks"])
+@pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("at", [327, 333])
-def test_the_block_of_a_nan_is_exact_where_there_are_no_stretches(tmp_path, monkeypatch, at, how):
+def test_the_block_of_a_nan_is_exact_where_there_are_no_stretches(tmp_path, monkeypatch, at, parts):
     ready_to_count()
     monkeypatch.setattr(Budgets, "learn", lambda *_: None)
     monkeypatch.setattr(sentry, "_SHARE", 1e3)
     looks, differentiates = [], patrol.Patrol.differentiates
     monkeypatch.setattr(patrol.Patrol, "differentiates", lambda *given: looks.append(1) or differentiates(*given))
-    net, parts = Stack(width=256).cuda(), 2 if how == "accumulated" else 1
+    net = Stack(width=256).cuda()
     with brickprof.attach(net, out=tmp_path) as bp:
-        bp._session.world_size = 2 if how == "ranks" else 1
+        bp._session.world_size = 2
         stacked(net, 400, at=at, parts=parts)
         torch.cuda.synchronize()
     run = brickprof.load(bp.folder)
@@ -326,6 +333,50 @@ def test_the_block_of_a_nan_is_exact_where_there_are_no_stretches(tmp_path, monk
     assert first.step == at and first.fields["nan"] == 4096 * 256 // parts and first.fields["micro"] == parts - 1
     finding = brickprof.diagnose(run).findings[0]
     assert (finding.contract, finding.first_step, finding.brick) == ("C-TRAINSTABLE-001", at, "blocks.2")
+
+
+RANKS = """
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from tests.test_gpu_capture import Stack
+
+dist.init_process_group("gloo")
+rank = int(os.environ["RANK"])
+torch.manual_seed(0)
+net = Stack(layers=4, width=128).cuda()
+model = DistributedDataParallel(net)
+torch.manual_seed(1 + rank)
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
+for step in range(400):
+    net.blocks[2].spoils = rank == 1 and step == 333
+    x, target = torch.randn(512, 128, device="cuda"), torch.randint(0, 8192, (512,), device="cuda")
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(x), target).backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_of_two_ranks_the_one_is_told_whose_block_has_put_out_a_nan(tmp_path):
+    """Both on this card."""
+    script(tmp_path, RANKS)
+    ready_to_count()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    paths = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+    done = finished(
+        [*command, "-m", "brickprof", "run", "--overhead", "5%", "t.py"], tmp_path, timeout=200, PYTHONPATH=paths
+    )
+    assert done.returncode == 0, done.stderr
+    run = brickprof.load(recorded_in(tmp_path))
+    told = [event for event in run.events.itertuples() if event.kind == "activation"]
+    first = min(told, key=lambda event: event.step)
+    of = run.bricks.path[(run.bricks.id == first.fields["brick"]) & (run.bricks["rank"] == first.rank)].item()
+    assert (first.step, first.rank, of) == (333, 1, "blocks.2")
+    finding = brickprof.diagnose(run).findings[0]
+    assert (finding.first_step, finding.brick) == (333, "blocks.2")
 
 
 def test_outputs_are_counted_in_any_type_on_the_device():
