@@ -21,7 +21,7 @@ class Device:
         self.fetched: list[int] = []
 
     def __call__(self, page: torch.Tensor) -> None:
-        room, words = module._ROOM, page.numpy()
+        room, words = module.ROOM, page.numpy()
         out = words[3 * room :].view("float32")
         asked = [tuple(int(words[i + part * room]) for part in range(3)) for i in range(room) if words[room + i]]
         self.fetched.append(len(asked))
@@ -260,7 +260,7 @@ def test_what_lies_on_the_host_is_told_at_once(made, monkeypatch):
 
 def test_a_page_has_as_much_room_here_as_in_the_kernel():
     source = (Path(module.__file__).parents[2] / "kernels" / "_scalars.py").read_text()
-    assert f"\nROOM = {module._ROOM}\n" in source
+    assert f"\nROOM = {module.ROOM}\n" in source
 
 
 def test_where_two_of_several_lie_in_one_place_none_is_told(made):

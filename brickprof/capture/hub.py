@@ -184,15 +184,16 @@ def send(signal: str, *args: Any) -> None:
         session.pay(_counter() - start)
 
 
-def pass_backward(losses: list[Any], upstream: Any) -> Session | None:
-    """A backward in a step that nobody looks at: the session, if that is all it had to know."""
+def pass_backward(losses: list[Any], upstream: Any, plain: bool) -> Session | None:
+    """A backward in a step that nobody looks at: the session, if that is all it had to know. A ``plain`` one is of all
+    leaves and keeps no graph."""
     if desk.stretch is not None:
         settle()
     if desk.stretch is not None or len(sessions) != 1:
         return None
     session = sessions[0]
     try:
-        return session if session.pass_backward(losses, upstream) else None
+        return session if session.pass_backward(losses, upstream, plain) else None
     except Exception as error:
         _failed(session, error)
         return None

@@ -25,7 +25,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,7 +35,7 @@ from brickprof.capture import aside, models, tensors
 from brickprof.capture.cadence import GROWN
 from brickprof.capture.outputs import Output, gate, left, stream_of
 from brickprof.capture.patrol import MOST_NS, MOST_STEPS, Patrol
-from brickprof.capture.sentry import Arrived, Sentries, Sentry
+from brickprof.capture.sentry import Arrived, Glance, Sentries, Sentry
 from brickprof.capture.surroundings import compiled_frames, hands_off
 from brickprof.clock import now
 
@@ -221,7 +221,7 @@ class Lookout:
         ``backwards``."""
         if not self._posts:
             return most
-        if self.sentries.able:
+        if self.sentries.able and self.sentries.longest >= 2 * backwards:
             return min(self.sentries.longest // backwards, most)
         if self._handles:
             return 0
@@ -302,6 +302,8 @@ class Lookout:
         self.sentries.stretched_until(session.step + steps)
         if not self._posts or session.step + 1 < self._rests_until or self._seen_anyway():
             return None
+        if self.sentries.longest < 2 * backwards:
+            return None
         self._unhook()
         self._relieve()
         if compiled_frames():
@@ -340,6 +342,23 @@ class Lookout:
         given = args[0] if kept and args else None
         follows = type(given) is _Tensor and given.data_ptr() == kept[-1][2]
         kept.append((_weakly(found), found._version, found.data_ptr(), stream_of(device), brick, follows))
+
+    def take(self, glances: Mapping[int, Glance], versions: Mapping[int, int]) -> None:
+        """These were put out for the backward that is about to begin, in what a sentry took to be a step that was over;
+        outputs have these ``versions`` when they are put out."""
+        try:
+            kept: list[Output] = []
+            before: Any = None
+            for brick, (reference, given) in glances.items():
+                value = reference()
+                if type(value) is not _Tensor or brick not in versions:
+                    continue
+                at, stream = value.data_ptr(), stream_of(value.get_device())
+                kept.append((reference, versions[brick], at, stream, brick, bool(kept) and given is before))
+                before = reference
+            self._kept = kept
+        except Exception as error:
+            self.failed(error)
 
     def backward(self, losses: Sequence[torch.Tensor]) -> None:
         """A backward begins: counts in the outputs that are still there."""

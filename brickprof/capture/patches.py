@@ -129,7 +129,7 @@ def _patch_autograd() -> None:
             losses = _losses(args, kwargs)
             upstream = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
             hub.training()
-            session = None if desk.listening else hub.pass_backward(losses, upstream)
+            session = None if desk.listening else hub.pass_backward(losses, upstream, _is_plain(args, kwargs))
             if session is not None:
                 try:
                     return original(*args, **kwargs)

@@ -35,11 +35,11 @@ _LONGEST = 256
 _LONGEST_OF_ALL = 2048
 """A device that far behind gets no more to do for us; single numbers, losses among them, are the last to go."""
 _SLOTS = 64
-_ROOM = 128
+ROOM = 128
 """Numbers that are copied one by one into a page, and requests that a page has room for."""
 _ENOUGH = 8
 _ENOUGH_HELD = 32
-_REQUESTS = 3 * _ROOM
+_REQUESTS = 3 * ROOM
 _SMALL = 1024
 """Bytes."""
 _LITTLE = 4096
@@ -273,9 +273,9 @@ class Readback:
             self._written_over(whose)
             self.dropped += len(values)
             return True
-        if self._held and len(self._held) + self.beside * len(values) > _ROOM and not passive:
+        if self._held and len(self._held) + self.beside * len(values) > ROOM and not passive:
             self._fetch()  # these and what belongs to them stand in one page
-        if self._scalars or len(self._held) + len(values) > _ROOM or not self._holds(numbers[0], passive=passive):
+        if self._scalars or len(self._held) + len(values) > ROOM or not self._holds(numbers[0], passive=passive):
             return False
         device = numbers[0].get_device()
         if any(number.dtype is not torch.float32 or number.get_device() != device for number in numbers):
@@ -304,7 +304,7 @@ class Readback:
         if not self.holding or self.gather is None or value.dtype is not torch.float32 or not self.lane.serves(value):
             return False
         place = self.lane.number(value)
-        if self._held and (len(self._held) >= _ROOM or place != self._held_at):
+        if self._held and (len(self._held) >= ROOM or place != self._held_at):
             if passive:
                 return False
             self._fetch()
@@ -343,9 +343,9 @@ class Readback:
         words = self._words.setdefault(page.data_ptr(), page.numpy())
         places = [0, *accumulate(counts)]
         words[: len(held)] = list(held)
-        words[_ROOM : 2 * _ROOM] = 0
-        words[_ROOM : _ROOM + len(held)] = counts
-        words[2 * _ROOM : 2 * _ROOM + len(held)] = places[:-1]
+        words[ROOM : 2 * ROOM] = 0
+        words[ROOM : ROOM + len(held)] = counts
+        words[2 * ROOM : 2 * ROOM + len(held)] = places[:-1]
         if self.lane.number(first) == self._held_at:
             gather(page)
         else:  # elsewhere than they were made

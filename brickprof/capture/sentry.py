@@ -159,8 +159,8 @@ class Sentries:
             for place, value in zip(left.places, left.values, strict=True)
             if bricks.count(bricks[place]) == 1 and value.requires_grad
         }
-        step = self._lookout.session.step
-        again = step == self._learnt_in and device == self._device  # one of several backwards of the step
+        step, number = self._lookout.session.step, self._lookout.session.steps.backwards
+        again = device == self._device and (step == self._learnt_in or number > 1)  # not the first of its step
         self._known = {**self._known, **found} if again else found
         self._learnt_in, self._device = step, device
 
@@ -286,9 +286,9 @@ class Sentry:
     """In one stretch. Nothing raises here, and no tensor of the script's lives longer for it."""
 
     __slots__ = (
-        "_backwards", "_begins", "_behind", "_counts", "_handles", "_known", "_lane", "_lookout", "_mark", "_most",
-        "_out", "_per_step", "_room", "_seen", "_sentries", "_stream", "_took", "_young", "glances", "hooks_ns",
-        "inside_ns", "session", "spent_ns", "thread", "timing", "within",
+        "_back", "_backwards", "_begins", "_behind", "_counts", "_handles", "_known", "_lane", "_lookout", "_mark",
+        "_most", "_out", "_per_step", "_room", "_seen", "_sentries", "_stream", "_took", "_young", "further",
+        "glances", "hooks_ns", "inside_ns", "session", "spent_ns", "thread", "timing", "within",
     )  # fmt: skip
 
     def __init__(
@@ -301,8 +301,9 @@ class Sentry:
         self._known = known
         self.session = lookout.session
         self.thread = lookout.session.thread
-        self.within = False
-        """Whether a backward is under way, or its update has still to come: what is put out is recomputed."""
+        self.within = self.further = False
+        """Whether a backward is under way, or its update has still to come: what is put out is recomputed. But not
+        where there is a further one: then it is one more than the steps have, and what was put out is that one's."""
         self._most = max(len(blocks), 1)
         self._per_step = per_step
         # One more: that behind the last may begin before anybody notices.
@@ -328,6 +329,7 @@ class Sentry:
         self.spent_ns = 0
         self.glances: dict[int, Glance] = {}
         """What each block put out last, and was given."""
+        self._back: dict[int, Glance] = {}
         self._handles: list[Any] = []
         try:
             for module, brick in blocks:
@@ -379,6 +381,7 @@ class Sentry:
         start = _counter()
         try:
             each = self._per_step
+            self._back = dict(self.glances) if self.further else {}
             self._sentries.hand_over(first + self._backwards // each, {} if self.within else self.glances)
             self.dismiss()
             self._lookout.looks += len(self._took)
@@ -388,6 +391,12 @@ class Sentry:
         except Exception as error:
             self._lookout.failed(error)
         self._lookout.session.correct(_counter() - start + self.spent_ns - sum(self._took))
+
+    def hand_back(self) -> None:
+        """The stretch is dealt with, and a further backward of its last step begins."""
+        back, self._back = self._back, {}
+        if back:
+            self._lookout.take(back, self._known)
 
     def _fetch(self, moments: dict[int, tuple[int, int]]) -> None:
         counted = None if self._out is None else Counted(self._out, dict(self._seen), moments, self._most)

@@ -407,8 +407,9 @@ class Session:
         if lost and not (was_looking or self.looking):
             self.emit("step_begin", self.step)  # those batches were an evaluation's: models are hooked again
 
-    def pass_backward(self, losses: Sequence[torch.Tensor], upstream: Any) -> bool:
-        """A backward in a step that nobody looks at; False when there is more to it than one loss."""
+    def pass_backward(self, losses: Sequence[torch.Tensor], upstream: Any, plain: bool) -> bool:
+        """A backward in a step that nobody looks at; False when there is more to it than one loss. One that is not
+        ``plain`` is none that could be noted."""
         start = _counter()
         steps = self.steps
         if upstream is not None or len(losses) != 1 or self.backward_depth or not steps.plain:
@@ -420,7 +421,7 @@ class Session:
             steps.backwards -= 1
             return False
         steps.total_backwards += 1
-        self.pattern += "b"
+        self.pattern += "b" if plain else "B"
         self._trained = self.step + 1
         self.backward_depth = 1
         if self.lookout is not None:

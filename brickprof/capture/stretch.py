@@ -26,7 +26,7 @@ import torch
 
 from brickprof.capture.book import owned
 from brickprof.capture.desk import desk
-from brickprof.capture.readback import Page, may_hold
+from brickprof.capture.readback import ROOM, Page, may_hold
 from brickprof.capture.surroundings import static_outputs
 from brickprof.capture.tensors import on_host
 from brickprof.capture.vigil import ends_of
@@ -66,6 +66,7 @@ _LIKELY = re.compile(r"f*((?:bf*)*b)c?u")
 _counter = time.perf_counter_ns
 _thread = threading.get_ident
 _modes = torch._C._len_torch_dispatch_stack
+_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 _Tensor = torch.Tensor
 
 
@@ -237,7 +238,11 @@ class Stretch:
     def backward(self, loss: Any) -> bool:
         """One that starts from ``loss`` and nothing else, keeps no graph and is one of all leaves."""
         if not self._more or not self.open or _thread() != self.thread:
+            if self._at == _BACKWARD and self.looks_out is not None and _thread() == self.thread and _task() == -1:
+                self.looks_out.further = True
             return False
+        if self._at == _BACKWARD and _task() != -1:
+            return False  # one inside another
         try:
             if type(loss) is not _Tensor or self._current() != self._place:  # type: ignore[misc]
                 return False
@@ -401,6 +406,8 @@ class Stretch:
             if self.looks_out is not None:
                 self.looks_out.over(first)
             self._session.stretches.over(self._number, steps, self.noted_ns)
+            if self.looks_out is not None:
+                self.looks_out.hand_back()
 
     def stop(self) -> None:
         """Another thread has something to tell: no signal is waited for any more, and no stretch is begun again."""
@@ -510,7 +517,8 @@ class Stretches:
             return None
         clips = "c" in session.pattern
         whole = before._whole if before is not None else clips and not session.wants(optimizer)
-        steps = cadence.ahead(session.step, self._most.steps)
+        room = ROOM // (parts + session.readback.beside - 1)  # for what is held in the meantime
+        steps = cadence.ahead(session.step, min(self._most.steps, room))
         if session.lookout is not None:
             steps = session.lookout.ahead(session.step, steps, parts)
         tables = session.tables_every(clips=clips) if whole or not clips else 0
@@ -542,6 +550,8 @@ class Stretches:
         if noted_ns and steps.whole > _CAREFUL:
             self._noted.append(noted_ns)
         self._replay(number, steps)
+        if session.lookout is not None:
+            session.lookout.sentries.stretched_until(session.step)
         # Begun in vain, again and again: the next is tried later and later. Once may be the end of an epoch.
         self._vain = 0 if steps.begun > 1 else self._vain + 1
         self._from = session.step + (min(_WAIT << self._vain, _LONGEST) if self._vain > 1 else 0)

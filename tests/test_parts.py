@@ -1,0 +1,180 @@
+"""Steps of several backwards in stretches: what is odd about some of them, and who looks out over their blocks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import brickprof
+from brickprof.capture import hub
+from brickprof.capture import sentry as sentries
+from brickprof.capture.sentry import Sentries
+from brickprof.run import Run
+from tests.test_patrol import earliest, looks
+from tests.test_sentry import affordable, counts
+from tests.test_stretch import Breaks, InParts, loader, recorded, stretches, told
+
+__all__ = ["affordable", "counts", "looks", "stretches"]
+
+
+class UnderAMode(InParts):
+    """Some steps in which nobody may touch a tensor but the script."""
+
+    def step(self, x, number):
+        if number % 47 != 40:
+            return super().step(x, number)
+        with FlopCounterMode(display=False):
+            return super().step(x, number)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+@pytest.mark.parametrize("level", ["standard", "light"])
+def test_no_more_losses_are_held_than_there_is_room_for(tmp_path, stretches, parts, level):
+    found = []
+    for most in (0, 128):
+        training = UnderAMode()
+        training.parts = parts
+        with brickprof.attach(training.net, out=tmp_path / str(most), level=level, overhead="0.01%") as watched:
+            watched._session.idle = lambda step, longest, *, clips, most=most: min(longest, most)
+            training.run(loader())
+        losses, *rest = told(Run.open(watched.folder))
+        found.append(losses)
+        assert not any(rest[-1].values())
+    assert found[0].keys() <= found[1].keys() and all(found[1][at] == found[0][at] for at in found[0])
+    held = 1 if level == "light" else 3
+    assert stretches and max(stretches) <= 128 // (parts + held - 1) + 1
+
+
+class Inside(torch.autograd.Function):
+    """Differentiates something of its own when it is differentiated."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, given):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            inner = x.detach().requires_grad_()
+            (2 * inner * given).sum().backward()
+        return inner.grad
+
+
+class Nested(InParts):
+    def loss(self, x):
+        return Inside.apply(self.net(x)).square().mean()
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_a_backward_inside_another_is_no_micro_batch(tmp_path, stretches, parts):
+    found = []
+    for most in (0, 6):
+        training = Nested()
+        training.parts = parts
+        found.append(told(recorded(tmp_path / str(most), training, most=most)))
+    assert found[0] == found[1] and sum(stretches) > 200
+
+
+class Keeps(Breaks):
+    """Two losses of one graph."""
+
+    def step(self, x, number):
+        self.optimizer.zero_grad()
+        out = self.net(x)
+        out.square().mean().backward(retain_graph=True)
+        out.abs().mean().backward()
+        nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        self.optimizer.step()
+
+
+@pytest.mark.parametrize("at", [200, 225, 350])
+def test_a_graph_that_is_kept_is_none_of_a_stretch_and_its_steps_are_patrolled(
+    tmp_path, stretches, counts, affordable, looks, at
+):
+    run = recorded(tmp_path, Keeps(at, 2), most=32)
+    assert earliest(run)[:2] == (at, "2") and not stretches
+    assert {step for step, _, _ in looks} >= set(range(80, at))
+
+
+class KeepsNowAndThen(Breaks):
+    """A stretch that is over at once."""
+
+    def step(self, x, number):
+        self.optimizer.zero_grad()
+        self.loss(x).backward(retain_graph=number % 2 == 0)
+        self.optimizer.step()
+
+
+@pytest.mark.parametrize("at", [225, 226, 350, 351])
+def test_stretches_in_vain_leave_room_for_patrols(tmp_path, stretches, counts, affordable, looks, at):
+    run = recorded(tmp_path, KeepsNowAndThen(at, 2), most=32)
+    assert earliest(run)[:2] == (at, "2") and stretches
+
+
+class Heads(Breaks):
+    """Two heads on one trunk, a micro-batch for each; in one step something is told between the two."""
+
+    tells = -1
+
+    def step(self, x, number):
+        self.optimizer.zero_grad()
+        for part in range(2):
+            self.net[2 + part](self.net[1](self.net[0](x))).square().mean().backward()
+            if part == 0 and number == self.tells:
+                hub.fact("note", {"text": "between"})
+        self.optimizer.step()
+
+
+class TellsBetween(Heads):
+    tells = 330
+
+
+@pytest.mark.parametrize("kind", [Heads, TellsBetween])
+@pytest.mark.parametrize("at", [345, 360])
+def test_a_step_of_which_only_the_end_is_seen_takes_nothing_back_that_was_learnt(
+    tmp_path, stretches, counts, affordable, looks, kind, at
+):
+    step, path, fields = earliest(recorded(tmp_path, kind(at, 2), most=32))
+    assert (step, path, fields["micro"]) == (at, "2", 0) and sum(stretches) > 200
+
+
+class OneMore(Breaks):
+    """One micro-batch more than usual in one step."""
+
+    usual = 2
+
+    def step(self, x, number):
+        self.optimizer.zero_grad()
+        for _ in range(self.usual + (number == 340)):
+            self.loss(x).backward()
+        self.optimizer.step()
+
+
+@pytest.mark.parametrize("loads", [True, False])
+@pytest.mark.parametrize(("usual", "micro"), [(2, 0), (2, 1), (2, 2), (1, 0), (1, 1)])
+def test_one_micro_batch_more_than_usual_is_looked_at(
+    tmp_path, stretches, counts, affordable, looks, loads, usual, micro
+):
+    training = OneMore(340 * usual + micro, 2)
+    training.usual = usual
+    run = recorded(tmp_path, training, most=32, batches=loader() if loads else list(loader()))
+    step, path, fields = earliest(run)
+    assert (step, path, fields["micro"], fields["inputs_finite"]) == (340, "2", micro, True) and sum(stretches) > 200
+    assert not len(run.events[run.events.kind == "probe_off"])
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4, 8])
+def test_where_there_is_no_room_for_the_counts_of_two_steps_stretches_have_none(
+    tmp_path, stretches, counts, affordable, looks, monkeypatch, parts
+):
+    monkeypatch.setattr(sentries, "_MOST_NUMBERS", 64)  # seven backwards
+    stood, post = [], Sentries.post
+    monkeypatch.setattr(Sentries, "post", lambda *given, **named: stood.append(1) or post(*given, **named))
+    training = OneMore(100_000, 2)
+    training.usual = parts
+    recorded(tmp_path, training, most=32)
+    assert sum(stretches) > 100 and bool(stood) is (parts < 4)
