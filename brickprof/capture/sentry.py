@@ -114,10 +114,10 @@ class Sentries:
         """What was put out behind the last backward of a stretch, for the step of that number."""
         self._unread: list[Counted] = []
         self._standing: Sentry | None = None
-        self._duty = 1
-        """One stretch of so many has one."""
-        self._turns: dict[type[Sentry], int] = {}
-        """Stretches so far, and patrols."""
+        self._part = 1.0
+        """So many of all stretches have one."""
+        self._owed: dict[type[Sentry], float] = {}
+        """What is left of that from those so far, and from patrols."""
         self._judged = 0
         self._hooks_ns: deque[float] = deque(maxlen=_MIDDLE)
         self._counts_ns: deque[float] = deque(maxlen=_MIDDLE)
@@ -147,7 +147,7 @@ class Sentries:
     @property
     def always(self) -> bool:
         """Whether every stretch has one, and there are stretches."""
-        return self._duty == 1 and self.able and self._lookout.session.step - self._over_at < _LATELY
+        return self._part >= 1 and self.able and self._lookout.session.step - self._over_at < _LATELY
 
     def learn(self, kept: Sequence[Output], left: Left, device: int) -> None:
         """These were put out in a step that is over, and were counted on ``device``."""
@@ -190,8 +190,9 @@ class Sentries:
         if not self.able:
             return None
         self.fetch(None)
-        turns = self._turns[kind] = self._turns.get(kind, 0) + 1
-        if not young and turns % self._duty:
+        owed = self._owed.get(kind, 0.0) + self._part
+        self._owed[kind] = owed % 1.0
+        if not young and owed < 1:
             return None
         hooked = [(module, brick) for module, brick in blocks if brick in self._known]
         made = kind(self, self._lookout, hooked, self._known, steps, per_step)
@@ -274,9 +275,8 @@ class Sentries:
         self._judged += 1
         host = 0.0 if self.hidden else backwards * (self.hooks_ns + self.counts_ns)
         room = _SHARE * cadence.budget * max(cadence.typical_ns, 1.0)
-        self._duty = 1
-        while self._duty < _LONGEST and host > self._duty * room and self._judged >= _ENOUGH:
-            self._duty *= 2
+        fits = self._judged < _ENOUGH or host <= room
+        self._part = 1.0 if fits else max(room / host, 1 / _LONGEST)
         if self._vain >= _VAIN or (host > _LONGEST * room and self._judged >= _ENOUGH and not young):
             self._deaf_until, self._vain = step + _REST, 0
             self.forget()
