@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import brickprof
 from brickprof.capture import hub
 from brickprof.capture import sentry as sentries
+from brickprof.capture.lookout import Lookout
 from brickprof.capture.sentry import Sentries
 from brickprof.run import Run
 from tests.test_patrol import earliest, looks
@@ -165,6 +169,108 @@ def test_one_micro_batch_more_than_usual_is_looked_at(
     step, path, fields = earliest(run)
     assert (step, path, fields["micro"], fields["inputs_finite"]) == (340, "2", micro, True) and sum(stretches) > 200
     assert not len(run.events[run.events.kind == "probe_off"])
+
+
+class Odd(Breaks):
+    """One step in which a backward is not what it was."""
+
+    usual, how = 1, "kept"
+
+    def step(self, x, number):
+        odd, clip = number == 340, partial(nn.utils.clip_grad_norm_, list(self.net.parameters()), 1.0)
+        self.optimizer.zero_grad()
+        for part in range(self.usual):
+            self.loss(x).backward(retain_graph=odd and self.how == "kept" and part == self.usual - 1)
+        if odd and self.how == "further and kept":
+            self.loss(x).backward(retain_graph=True)
+        clip()
+        if odd and self.how == "behind the clip":
+            self.loss(x).backward()
+            clip()
+        self.optimizer.step()
+
+
+@pytest.mark.parametrize("loads", [True, False])
+@pytest.mark.parametrize(
+    ("usual", "how", "micro"),
+    [(1, "kept", 0), (2, "kept", 1), (1, "further and kept", 1), (2, "further and kept", 2), (1, "behind the clip", 1),
+     (2, "behind the clip", 2)],
+)  # fmt: skip
+def test_a_backward_that_could_not_be_noted_is_looked_at(
+    tmp_path, stretches, counts, affordable, looks, loads, usual, how, micro
+):
+    training = Odd(340 * usual + micro, 2)
+    training.usual, training.how = usual, how
+    run = recorded(tmp_path, training, most=32, batches=loader() if loads else list(loader()))
+    step, path, fields = earliest(run)
+    assert (step, path, fields["micro"], fields["inputs_finite"]) == (340, "2", micro, True) and sum(stretches) > 200
+
+
+class WritesInto(OneMore):
+    """The output of a block is written into, in the micro-batch that is one more."""
+
+    def loss(self, x):
+        self._seen += 1
+        first = self.net[0](x)
+        if self._seen == 340 * self.usual + self.usual + 1:
+            first += math.nan
+        return self.net[3](self.net[2](self.net[1](first))).square().mean()
+
+    def _break(self, _module, _args, output):
+        return output
+
+
+def test_what_was_written_into_in_one_micro_batch_more_is_not_its_blocks(
+    tmp_path, stretches, counts, affordable, looks
+):
+    step, path, fields = earliest(recorded(tmp_path, WritesInto(0, 2), most=32))
+    assert (step, path, fields["micro"]) == (340, "1", 2) and fields["inputs_finite"] is None
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """What was handed back to the lookout: the steps."""
+    steps, take = [], Lookout.take
+    monkeypatch.setattr(Lookout, "take", lambda self, *given: steps.append(self.session.step) or take(self, *given))
+    return steps
+
+
+class NestedBlocks(Breaks):
+    def loss(self, x):
+        return Inside.apply(self.net(x)).square().mean()
+
+
+class Told(OneMore):
+    """Something is told between a forward and its backward, or behind it."""
+
+    def loss(self, x):
+        loss = super().loss(x)
+        self._number = getattr(self, "_number", 0) + 1
+        if self._number % 50 == 0:
+            hub.fact("note", {"text": "here"})
+        return loss
+
+    def step(self, x, number):
+        if number != 340:
+            super().step(x, number)
+
+
+@pytest.mark.parametrize("kind", [NestedBlocks, Told])
+def test_nothing_is_handed_back_where_no_backward_follows(tmp_path, stretches, counts, affordable, looks, taken, kind):
+    recorded(tmp_path, kind(100_000, 2), most=32)
+    assert not taken and sum(stretches) > 200
+
+
+def test_what_was_handed_back_teaches_nothing(tmp_path, stretches, counts, affordable, looks, taken, monkeypatch):
+    learnt, learn = [], Sentries.learn
+    monkeypatch.setattr(
+        Sentries, "learn", lambda self, *given: learnt.append(self._lookout.session.step) or learn(self, *given)
+    )
+    booked, booking = [], Lookout._learn
+    monkeypatch.setattr(Lookout, "_learn", lambda self, spent: booking(self, spent) or booked.append(self._hooks_ns))
+    training = OneMore(100_000, 2)
+    recorded(tmp_path, training, most=32)
+    assert taken == [340] and 340 not in learnt and len(booked) > 10 and booked[-1] > 0
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4, 8])

@@ -152,7 +152,7 @@ class Lookout:
         """The one from which on stretches may have a sentry again, which costs less."""
         self._entered = -1
         """The last that has begun, or is about to: what was kept since then is of it."""
-        self._blind = self._awaits = False
+        self._blind = self._awaits = self._taken = False
         self.sentries = Sentries(self)
         self._patrol: Patrol | None = None
         self._patrol_from = 0
@@ -302,10 +302,10 @@ class Lookout:
         self.sentries.stretched_until(session.step + steps)
         if not self._posts or session.step + 1 < self._rests_until or self._seen_anyway():
             return None
-        if self.sentries.longest < 2 * backwards:
-            return None
         self._unhook()
         self._relieve()
+        if self.sentries.longest < 2 * backwards:
+            return None
         if compiled_frames():
             self.blind()
             return None
@@ -356,13 +356,14 @@ class Lookout:
                 at, stream = value.data_ptr(), stream_of(value.get_device())
                 kept.append((reference, versions[brick], at, stream, brick, bool(kept) and given is before))
                 before = reference
-            self._kept = kept
+            self._kept, self._taken = kept, True
         except Exception as error:
             self.failed(error)
 
     def backward(self, losses: Sequence[torch.Tensor]) -> None:
         """A backward begins: counts in the outputs that are still there."""
         kept, self._kept = self._kept, []
+        taken, self._taken = self._taken, False
         if not (kept or self._awaits or self._patrol is not None):
             return
         start = _counter()
@@ -375,7 +376,7 @@ class Lookout:
                 return
             if not losses or not on_device(losses[0]) or hands_off():
                 self._in_vain()
-            elif self._count(kept, losses):
+            elif self._count(kept, losses, not taken):
                 self._learn(_counter() - start)
         except Exception as error:
             self.failed(error)
@@ -391,7 +392,8 @@ class Lookout:
             self._pause(_REST)
             self._rests_until = self._due
 
-    def _count(self, kept: list[Output], losses: Sequence[torch.Tensor]) -> bool:
+    def _count(self, kept: list[Output], losses: Sequence[torch.Tensor], whole: bool) -> bool:
+        """What is not ``whole`` has only outputs in it that were known before: nothing is learnt from it."""
         self.sentries.fetch(None)  # of steps before this one
         device = losses[0].get_device()
         found = left(kept, device, self.counts.readable)
@@ -407,7 +409,8 @@ class Lookout:
             return False
         step, micro, arrived = session.step, max(session.steps.backwards - 1, 0), self.arrived
         seen = found.seen(kept)
-        self.sentries.learn(kept, found, device)
+        if whole:
+            self.sentries.learn(kept, found, device)
         session.readback.read(table, lambda host: arrived(step, micro, seen, host.tolist()))
         return True
 
@@ -433,7 +436,7 @@ class Lookout:
         session = self.session
         behind = session.readback.late(now() - int(session.cadence.typical_ns))
         ours = session.backlog.cost(_PIECE, spent, behind=behind, steady=True)
-        if self.timing:
+        if self.timing and self.inside_ns:  # not where they were a sentry's
             self._hooks_ns, self.timing = _AROUND * self.inside_ns, False
         if session.step < self._grown_from:
             session.correct(-spent)

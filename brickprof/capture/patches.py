@@ -122,9 +122,11 @@ def _patch_autograd() -> None:
     def backward(original: Any) -> Any:
         def send(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             """One that no stretch has noted."""
-            if desk.stretch is not None:
+            stretch = desk.stretch
+            if stretch is not None:
                 if _task() != -1:
                     return original(*args, **kwargs)
+                stretch.differs()
                 hub.settle()
             losses = _losses(args, kwargs)
             upstream = args[1] if len(args) > 1 else kwargs.get("grad_tensors")

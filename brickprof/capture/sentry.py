@@ -303,7 +303,7 @@ class Sentry:
         self.thread = lookout.session.thread
         self.within = self.further = False
         """Whether a backward is under way, or its update has still to come: what is put out is recomputed. But not
-        where there is a further one: then it is one more than the steps have, and what was put out is that one's."""
+        where there is a further one, that was not to be expected: then it is that one's."""
         self._most = max(len(blocks), 1)
         self._per_step = per_step
         # One more: that behind the last may begin before anybody notices.
@@ -382,7 +382,8 @@ class Sentry:
         try:
             each = self._per_step
             self._back = dict(self.glances) if self.further else {}
-            self._sentries.hand_over(first + self._backwards // each, {} if self.within else self.glances)
+            none_left = self.within or self.further
+            self._sentries.hand_over(first + self._backwards // each, {} if none_left else self.glances)
             self.dismiss()
             self._lookout.looks += len(self._took)
             self._fetch({place: (first + place // each, place % each) for place in self._seen})
@@ -393,7 +394,7 @@ class Sentry:
         self._lookout.session.correct(_counter() - start + self.spent_ns - sum(self._took))
 
     def hand_back(self) -> None:
-        """The stretch is dealt with, and a further backward of its last step begins."""
+        """The stretch is dealt with, and a further backward begins, if that was what has ended it."""
         back, self._back = self._back, {}
         if back:
             self._lookout.take(back, self._known)

@@ -238,8 +238,6 @@ class Stretch:
     def backward(self, loss: Any) -> bool:
         """One that starts from ``loss`` and nothing else, keeps no graph and is one of all leaves."""
         if not self._more or not self.open or _thread() != self.thread:
-            if self._at == _BACKWARD and self.looks_out is not None and _thread() == self.thread and _task() == -1:
-                self.looks_out.further = True
             return False
         if self._at == _BACKWARD and _task() != -1:
             return False  # one inside another
@@ -260,6 +258,11 @@ class Stretch:
         self._at, self._more = _BACKWARD, more
         self.waits = not (self._clips or more)
         return True
+
+    def differs(self) -> None:
+        """A backward is about to end this that could not be noted: what blocks have put out is for that one."""
+        if self.looks_out is not None and _thread() == self.thread:
+            self.looks_out.further = True
 
     def _begin(self, loss: torch.Tensor) -> bool:
         """The first loss: where the others have to be, if it may be held."""
@@ -406,8 +409,8 @@ class Stretch:
             if self.looks_out is not None:
                 self.looks_out.over(first)
             self._session.stretches.over(self._number, steps, self.noted_ns)
-            if self.looks_out is not None:
-                self.looks_out.hand_back()
+        if self.looks_out is not None:
+            self.looks_out.hand_back()
 
     def stop(self) -> None:
         """Another thread has something to tell: no signal is waited for any more, and no stretch is begun again."""
