@@ -17,7 +17,7 @@ from brickprof.capture.lookout import Lookout
 from brickprof.capture.sentry import Sentries
 from brickprof.run import Run
 from tests.test_patrol import earliest, looks
-from tests.test_sentry import affordable, counts
+from tests.test_sentry import affordable, counts, standing
 from tests.test_stretch import Breaks, InParts, loader, recorded, stretches, told
 
 __all__ = ["affordable", "counts", "looks", "stretches"]
@@ -284,3 +284,13 @@ def test_where_there_is_no_room_for_the_counts_of_two_steps_stretches_have_none(
     training.usual = parts
     recorded(tmp_path, training, most=32)
     assert sum(stretches) > 100 and bool(stood) is (parts < 4)
+
+
+def test_hooks_that_did_not_run_were_not_timed(counts):
+    watch, _, _ = standing(counts)
+    watch._hooks_ns, watch.timing, watch.inside_ns = 70_000.0, True, 0
+    watch._learn(1000)
+    assert watch.timing and watch._hooks_ns == 70_000
+    watch.inside_ns = 20_000
+    watch._learn(1000)
+    assert not watch.timing and watch._hooks_ns == 40_000
