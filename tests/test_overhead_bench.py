@@ -33,8 +33,9 @@ def test_overhead_compares_a_watched_run_with_two_plain_ones(tmp_path):
     assert [row["variant"] for row in result["ratios"]] == ["standard"]
     for row in (result["baselines"], *result["ratios"]):
         assert 0 < row["low"] <= row["median"] <= row["high"]
-    assert "gradients" in result["costs"]["standard"]
-    assert all(microseconds >= 0 for microseconds in result["costs"]["standard"].values())
+    recorded = result["recorded"]["standard"]
+    assert "gradients" in recorded["costs"] and all(microseconds >= 0 for microseconds in recorded["costs"].values())
+    assert 0 < recorded["measured"] <= recorded["judged"] <= recorded["steps"] and recorded["looked_out"] == 0
     assert "standard" in printed
     assert "gradients" in printed
 
