@@ -327,12 +327,30 @@ def test_so_many_backwards_that_somebody_may_have_gone_over_to_updates_by_hand_a
     assert not stretches
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("loads", [True, False])
+def test_the_same_at_light_where_no_model_is_seen_to_run(tmp_path, stretches, kind, loads):
+    found = []
+    for most in (0, 6):
+        training = kind()
+        with brickprof.attach(training.net, out=tmp_path / str(most), level="light", overhead="0.01%") as watched:
+            watched._session.idle = lambda step, longest, *, clips, most=most: min(longest, most)
+            training.run(loader() if loads else list(loader()))
+        assert desk.stretch is None and bool(stretches) is bool(most)
+        found.append(told(Run.open(watched.folder)))
+    (losses, *counts), (stretched, *others) = found
+    assert counts == others and losses.items() <= stretched.items() and len(losses) > 480
+    assert len(stretched) - len(losses) <= (11 if kind is UnderAMode else 0)
+    assert counts[1] == counts[2] or kind is Escalates
+
+
+@pytest.mark.parametrize("loads", [True, False])
 @pytest.mark.parametrize(("level", "most"), [("light", 128), ("standard", 32)])
-def test_at_light_they_are_longer(tmp_path, stretches, level, most):
+def test_at_light_they_are_longer(tmp_path, stretches, level, most, loads):
     training = Training()
     with brickprof.attach(training.net, out=tmp_path, level=level, overhead="0.01%") as watched:
         watched._session.idle = lambda step, longest, *, clips: longest
-        training.run(loader())
+        training.run(loader() if loads else list(loader()))
     assert max(stretches) == most
 
 

@@ -412,9 +412,9 @@ class Session:
         ``plain`` is none that could be noted."""
         start = _counter()
         steps = self.steps
-        if upstream is not None or len(losses) != 1 or self.backward_depth or not steps.plain:
+        if upstream is not None or len(losses) != 1 or self.backward_depth or self.census.due or self.expecting:
             return False
-        if self.census.due or self.expecting:
+        if not steps.plain and not self._passes_on_with_backward():
             return False
         steps.backwards += 1
         if not self.keep_loss(losses[0]):
@@ -428,6 +428,10 @@ class Session:
             self.lookout.backward(losses)
         self._spent += _counter() - start
         return True
+
+    def _passes_on_with_backward(self) -> bool:
+        """Where nothing else tells that a step begins: neither a batch nor a model that is seen to run."""
+        return self.steps.over and not self.by_fetch and self.pass_on()
 
     def backward_end(self, losses: Sequence[torch.Tensor], ok: bool) -> None:
         self.backward_depth = max(self.backward_depth - 1, 0)
