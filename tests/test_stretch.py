@@ -1438,9 +1438,9 @@ def test_between_them_somebody_looks_out_over_the_blocks(tmp_path, stretches, mo
     monkeypatch.setattr(lookouts.Lookout, "_reckon", lambda self: setattr(self, "_stride", every))
     counted, count = [], lookouts.Lookout._count
 
-    def counting(self, kept, losses):
+    def counting(self, kept, *given):
         counted.append((self.session.step, len(kept)))
-        return count(self, kept, losses)
+        return count(self, kept, *given)
 
     monkeypatch.setattr(lookouts.Lookout, "_count", counting)
     run = recorded(tmp_path, kind(at, 2), most=32)
