@@ -107,8 +107,11 @@ class NonFinite:
 
     def settled(self, device: int, tensors: int) -> Callable[..., None] | None:
         """The launch for so many as a function of addresses: the gate's, that of the first row of counts, and what
-        ``places`` holds, one by one. None before the first time, and for more than fit into one launch."""
-        return self._bound.get((device, tensors))
+        ``places`` holds, one by one. None before the first time."""
+        if tensors <= SLOTS:
+            return self._bound.get((device, tensors))
+        parts = [self._bound.get((device, min(tensors - first, SLOTS))) for first in range(0, tensors, SLOTS)]
+        return None if None in parts else _one_by_one([part for part in parts if part is not None])
 
     def _first(self, gate: Tensor, places: Sequence[int], out: Tensor, key: tuple[int, int]) -> None:
         whole = dict(zip(_PLACES, [*places, *[0] * (2 * SLOTS - len(places))], strict=True))
@@ -119,6 +122,14 @@ class NonFinite:
         bound.launch(gate=gate)
         if bound.settled:
             self._bound[key] = bound.function_of("gate", "out", *_PLACES[: len(places)])
+
+
+def _one_by_one(parts: Sequence[Callable[..., None]]) -> Callable[..., None]:
+    def launch(gate: int, out: int, *places: int) -> None:
+        for number, part in enumerate(parts):
+            part(gate, out + number * SLOTS * _ROW, *places[2 * SLOTS * number : 2 * SLOTS * (number + 1)])
+
+    return launch
 
 
 def size_of(tensor: Tensor) -> int:

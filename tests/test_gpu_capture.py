@@ -379,7 +379,8 @@ def test_of_two_ranks_the_one_is_told_whose_block_has_put_out_a_nan(tmp_path):
     assert (finding.first_step, finding.brick) == (333, "blocks.2")
 
 
-def test_outputs_are_counted_in_any_type_on_the_device():
+@pytest.mark.parametrize("heard", [True, False])
+def test_outputs_are_counted_in_any_type_on_the_device(heard):
     from brickprof.kernels.nonfinite import SLOTS, NonFinite, reference, size_of
 
     tensors = []
@@ -393,9 +394,12 @@ def test_outputs_are_counted_in_any_type_on_the_device():
         asked = torch.full((), gate, device="cuda")
         expected = reference(asked, tensors)
         assert torch.equal(NonFinite()(asked, tensors), expected)
-        adding, out = NonFinite(), torch.zeros((60, 2), dtype=torch.int64, device="cuda")
-        for some, at in ((tensors, 2), (tensors[::-1], 30), (tensors[::-1], 30)):  # what was bound is told other places
+        adding, out = NonFinite(heard=heard), torch.zeros((60, 2), dtype=torch.int64, device="cuda")
+        assert adding.settled(0, len(tensors)) is None
+        for some, at in ((tensors, 2), (tensors[::-1], 30)):  # what was bound is told other places
             adding.add(asked, [number for each in some for number in (each.data_ptr(), size_of(each))], out, at)
+        backwards = [number for each in tensors[::-1] for number in (each.data_ptr(), size_of(each))]
+        adding.settled(0, len(tensors))(asked.data_ptr(), out[30:].data_ptr(), *backwards)
         assert torch.equal(out[2:20], expected) and torch.equal(out[30:48], 2 * expected.flip(0))
         assert not out[:2].any() and not out[20:30].any() and not out[48:].any()
         with pytest.raises(ValueError, match="18 rows from 50 on"):

@@ -107,6 +107,34 @@ def test_what_is_bound_is_a_function_of_addresses():
     assert ran == [((3, 1, 1), [8, 2, 7])] and bound._brick.launches == 1
 
 
+class Binary:
+    """A compiled kernel that notes its launches."""
+
+    function, packed_metadata = "function", "metadata"
+
+    def __init__(self):
+        self.ran = []
+
+    def run(self, *given):
+        self.ran.append(given)
+
+
+@pytest.mark.parametrize(("current", "hooked", "straight"), [(2, False, True), (0, False, False), (2, True, False)])
+def test_a_launch_at_home_is_as_short_as_can_be(monkeypatch, current, hooked, straight):
+    from triton import knobs
+    from triton.runtime import driver
+
+    from brickprof.operators.queueing import at_home
+
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current, raising=False)
+    monkeypatch.setattr(driver, "_active", SimpleNamespace(get_current_stream=lambda device: f"stream of {device}"))
+    monkeypatch.setattr(knobs.runtime.launch_enter_hook, "calls", [print] if hooked else [])
+    binary, abroad = Binary(), []
+    at_home(binary, (3, 4, 1), [0, 1024], 2, lambda *given: abroad.append(given))(7, 8)
+    expected = (3, 4, 1, "stream of 2", "function", "metadata", None, None, None, 7, 8, 0, 1024)
+    assert (binary.ran, abroad) == (([expected], []) if straight else ([], [(7, 8)]))
+
+
 @pytest.mark.parametrize("torch_has_it", [True, False])
 def test_tensors_that_are_like_others_are_told_from_those_that_are_not(monkeypatch, torch_has_it):
     from brickprof.kernels import statistics

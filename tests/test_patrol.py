@@ -420,7 +420,7 @@ def test_another_device_or_stream_is_left_out_and_what_was_counted_read_where_it
 def test_what_was_counted_on_one_device_is_not_added_to_on_another(counts):
     watch, net, over = watching(counts)
     train(watch, net, over, 1)
-    watch._patrol._out = SimpleNamespace(get_device=lambda: 1)
+    watch._patrol._device = 1
     train(watch, net, over, 1)
     assert len(watch._patrol._took) == 1 and not over.errors
 

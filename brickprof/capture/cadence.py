@@ -73,6 +73,9 @@ _PLANNED_LONG = 0.4
 """The same for long steps: reading hundreds of megabytes costs the step more than the reading itself took. And where
 a run is relieved: most of what a look would tell is known then, or little may be spent on it."""
 _LEAST_EASE = 1 / 64
+_PAUSE = 3.0
+"""Steps' worth of time that a step may last longer than it usually does, and count: whatever lasts longer (an
+evaluation, a checkpoint, a process that was stopped) is no time of the training's that looking may have a share of."""
 _UNCALLED_FOR = 0.2
 """The part of the budget for steps in full that nobody asked for, where nothing is broken."""
 _IN_FULL = 2.0
@@ -285,6 +288,7 @@ class Cadence:
         self._take_passed()
         plain = max(wall_ns - spent_ns, 1.0)
         self._steps.append(plain)
+        plain = self._counts_for(plain)
         self._wall_ns = 0.99 * self._wall_ns + plain
         self._spent_ns = 0.99 * self._spent_ns + spent_ns
         self.overhead = self._spent_ns / self._wall_ns
@@ -295,6 +299,9 @@ class Cadence:
         if self.level == "deep" or (step != _FIRST_STEPS and step % _ADAPT_EVERY):
             return False
         return self._adapt(step)
+
+    def _counts_for(self, wall: float, steps: int = 1) -> float:
+        return min(wall, (steps + _PAUSE) * self.typical_ns)
 
     def _budget(self, step: int) -> float:
         young = step < _LEARNING_STEPS and self.typical_ns < _BRISK_NS
@@ -324,7 +331,7 @@ class Cadence:
     def idled(self, wall_ns: float, spent_ns: float, steps: int = 1) -> None:
         """Steps passed in which nothing was looked at. Counted in two sums: even a median would be dear here."""
         passed = self._passed
-        passed[0] += wall_ns - spent_ns - self._excused
+        passed[0] += self._counts_for(wall_ns - spent_ns - self._excused, steps)
         passed[1] += spent_ns
         passed[2] += steps
         self._excused = 0.0

@@ -343,13 +343,13 @@ class Lookout:
         follows = type(given) is _Tensor and given.data_ptr() == kept[-1][2]
         kept.append((_weakly(found), found._version, found.data_ptr(), stream_of(device), brick, follows))
 
-    def take(self, glances: Mapping[int, Glance], versions: Mapping[int, int]) -> None:
+    def take(self, glances: Sequence[Glance], versions: Mapping[int, int]) -> None:
         """These were put out for the backward that is about to begin, in what a sentry took to be a step that was over;
         outputs have these ``versions`` when they are put out."""
         try:
             kept: list[Output] = []
             before: Any = None
-            for brick, (reference, given) in glances.items():
+            for brick, reference, given in glances:
                 value = reference()
                 if type(value) is not _Tensor or brick not in versions:
                     continue

@@ -27,7 +27,7 @@ from torch import nn
 
 from brickprof.capture import tensors
 from brickprof.capture.outputs import Left, Output, Seen, claimed
-from brickprof.capture.surroundings import hands_off
+from brickprof.capture.surroundings import capturing, hands_off
 from brickprof.operators.launch import FLOATS, KIND
 
 if TYPE_CHECKING:
@@ -57,20 +57,21 @@ _LOWEST = 1 << 32
 """No device has memory below. What was given back, to be computed again, begins at 0."""
 _ROW = 16
 """Bytes of a row of counts."""
+_CALLS = 4
+"""Of every block between two backwards: of more only the last are remembered."""
 _counter = time.perf_counter_ns
 _Tensor = torch.Tensor
-_compiling = torch.compiler.is_compiling
-_grad_on = torch.is_grad_enabled
+_traced = torch.compiler.is_dynamo_compiling
 _thread = threading.get_ident
 _Kind = TypeVar("_Kind", bound="Sentry")
-Glance = tuple["weakref.ref[torch.Tensor]", "weakref.ref[torch.Tensor] | None"]
-"""What a block has put out, and what it was given."""
+Glance = tuple[int, "weakref.ref[torch.Tensor]", "weakref.ref[torch.Tensor] | None"]
+"""The brick of a block, what it has put out, and what it was given."""
 Arrived = Callable[[int, int, Sequence[Seen], list[list[int]]], None]
 """Told step, micro-batch, outputs in the order of the forward, and (nan, inf) of each."""
 
 
 class Outputs(NamedTuple):
-    """What was counted in a step, in the order of the forward."""
+    """What was counted in a step, in the order of the forward: three lists."""
 
     bricks: list[int]
     places: list[int]
@@ -110,7 +111,7 @@ class Sentries:
         """The step in which a stretch was over that had one."""
         self._vain = 0
         """Stretches in a row in which nothing could be counted."""
-        self._handed: tuple[int, dict[int, Glance]] = (0, {})
+        self._handed: tuple[int, Sequence[Glance]] = (0, ())
         """What was put out behind the last backward of a stretch, for the step of that number."""
         self._unread: list[Counted] = []
         self._standing: Sentry | None = None
@@ -177,8 +178,8 @@ class Sentries:
             return None
         step, glances = self._handed
         if step == self._lookout.session.step + 1:
-            made.glances.update(glances)
-        self._handed = (0, {})
+            made.glances.extend(glances)
+        self._handed = (0, ())
         return made
 
     def appoint(
@@ -209,9 +210,9 @@ class Sentries:
         for each in unread:
             self._lookout.session.readback.read(each.out, _told(self._lookout.arrived, each))
 
-    def hand_over(self, step: int, glances: dict[int, Glance]) -> None:
+    def hand_over(self, step: int, glances: Iterable[Glance]) -> None:
         """A stretch is over in the middle of ``step``: another may follow at once."""
-        self._handed = (step, dict(glances))
+        self._handed = (step, tuple(glances))
 
     @property
     def hidden(self) -> bool:
@@ -274,7 +275,7 @@ class Sentries:
         self._vain = 0 if counted else self._vain + 1
         self._judged += 1
         host = 0.0 if self.hidden else backwards * (self.hooks_ns + self.counts_ns)
-        room = _SHARE * cadence.budget * max(cadence.typical_ns, 1.0)
+        room = _SHARE * cadence.ease * cadence.budget * max(cadence.typical_ns, 1.0)
         fits = self._judged < _ENOUGH or host <= room
         self._part = 1.0 if fits else max(room / host, 1 / _LONGEST)
         if self._vain >= _VAIN or (host > _LONGEST * room and self._judged >= _ENOUGH and not young):
@@ -286,9 +287,10 @@ class Sentry:
     """In one stretch. Nothing raises here, and no tensor of the script's lives longer for it."""
 
     __slots__ = (
-        "_back", "_backwards", "_begins", "_behind", "_counts", "_handles", "_known", "_lane", "_lookout", "_mark",
-        "_most", "_out", "_per_step", "_room", "_seen", "_sentries", "_stream", "_took", "_young", "further",
-        "glances", "hooks_ns", "inside_ns", "session", "spent_ns", "thread", "timing", "within",
+        "_back", "_backwards", "_begins", "_behind", "_captures", "_counts", "_device", "_handles", "_known", "_lane",
+        "_launches", "_lookout", "_mark", "_most", "_out", "_per_step", "_room", "_seen", "_sentries", "_stream",
+        "_took", "_young", "further", "glances", "hooks_ns", "inside_ns", "session", "spent_ns", "thread", "timing",
+        "within",
     )  # fmt: skip
 
     def __init__(
@@ -320,16 +322,20 @@ class Sentry:
         """(nan, inf) of each output, so many for each backward."""
         self._begins = 0
         """Where that lies."""
-        self._seen: dict[int, Outputs] = {}
-        """By the place of the backward."""
+        self._device: int | None = None
+        self._captures: Callable[[], bool] = hands_off
+        self._launches: dict[int, Callable[..., None]] = {}
+        """By the number of outputs, on that device."""
+        self._seen: dict[int, tuple[list[int], list[int], list[bool]]] = {}
+        """By the place of the backward: what goes into ``Outputs``."""
         self._took: list[int] = []
         self.timing = False
         self.inside_ns = 0
         self.hooks_ns = 0.0
         self.spent_ns = 0
-        self.glances: dict[int, Glance] = {}
-        """What each block put out last, and was given."""
-        self._back: dict[int, Glance] = {}
+        self.glances: deque[Glance] = deque(maxlen=_CALLS * self._most)
+        """What blocks have put out since the last backward, and were given."""
+        self._back: tuple[Glance, ...] = ()
         self._handles: list[Any] = []
         try:
             for module, brick in blocks:
@@ -381,9 +387,9 @@ class Sentry:
         start = _counter()
         try:
             each = self._per_step
-            self._back = dict(self.glances) if self.further else {}
+            self._back = tuple(self.glances) if self.further else ()
             none_left = self.within or self.further
-            self._sentries.hand_over(first + self._backwards // each, {} if none_left else self.glances)
+            self._sentries.hand_over(first + self._backwards // each, () if none_left else self.glances)
             self.dismiss()
             self._lookout.looks += len(self._took)
             self._fetch({place: (first + place // each, place % each) for place in self._seen})
@@ -395,80 +401,99 @@ class Sentry:
 
     def hand_back(self) -> None:
         """The stretch is dealt with, and a further backward begins, if that was what has ended it."""
-        back, self._back = self._back, {}
+        back, self._back = self._back, ()
         if back:
-            self._lookout.take(back, self._known)
+            self._lookout.take(latest(back), self._known)
 
     def _fetch(self, moments: dict[int, tuple[int, int]]) -> None:
-        counted = None if self._out is None else Counted(self._out, dict(self._seen), moments, self._most)
-        self._sentries.fetch(counted)
+        seen = {place: Outputs(*each) for place, each in self._seen.items()}
+        self._sentries.fetch(None if self._out is None else Counted(self._out, seen, moments, self._most))
 
     def _count(self, loss: torch.Tensor, place: int) -> bool:
-        device, counts = loss.get_device(), self._counts
-        if place >= self._room or not counts.compiled(device) or loss.dtype is not torch.float32:
+        device, gate = loss.get_device(), loss.data_ptr()
+        if gate % _ALIGNED or place >= self._room or loss.dtype is not torch.float32 or loss.numel() != 1:
             return False
-        if loss.numel() != 1 or (self._out is not None and self._out.get_device() != device):
+        if (device != self._device and not self._settle(loss, device)) or self._captures():
             return False
-        if loss.data_ptr() % _ALIGNED or hands_off():
+        seen = self._left(device)
+        count, row = len(seen[0]), place * self._most
+        if not count or self._out is None:
             return False
-        outputs, values = self._left(device, counts.readable)
-        if not 0 < len(values) <= self._most:
-            return False
-        if self._out is None:
-            self._out = torch.zeros((self._room * self._most, 2), dtype=torch.int64, device=loss.device)
-            self._begins = self._out.data_ptr()
-        launch = counts.settled(device, len(values))
+        launch = self._launches.get(count)
         if launch is None:
-            counts.add(loss.detach(), outputs.places, self._out, place * self._most)
+            self._counts.add(loss.detach(), seen[1], self._out, row)
+            if (launch := self._counts.settled(device, count)) is not None:
+                self._launches[count] = launch
         else:
-            launch(loss.data_ptr(), self._begins + place * self._most * _ROW, *outputs.places)
-        self._seen[place] = outputs
+            launch(gate, self._begins + row * _ROW, *seen[1])
+        self._seen[place] = seen
         return True
 
-    def _left(self, device: int, readable: Callable[[torch.Tensor], bool]) -> tuple[Outputs, list[torch.Tensor]]:
+    def _settle(self, loss: torch.Tensor, device: int) -> bool:
+        """The first loss: what is counted will lie on its ``device``. False for any other."""
+        if self._out is not None or not self._counts.compiled(device) or hands_off():
+            return False
+        self._out = torch.zeros((self._room * self._most, 2), dtype=torch.int64, device=loss.device)
+        self._begins, self._device, self._captures = self._out.data_ptr(), device, capturing(device)
+        return True
+
+    def _left(self, device: int) -> tuple[list[int], list[int], list[bool]]:
         """Outputs that are still there, as they were put out; whose memory somebody has put there (``out.data``)
         nobody asks."""
-        kinds, claim, glances = KIND, claimed, self.glances
+        kinds, claim, versions = KIND, claimed, self._known
+        glances: Iterable[Glance] = self.glances if len(self.glances) <= self._most else latest(self.glances)
         bricks: list[int] = []
-        values: list[torch.Tensor] = []
         places: list[int] = []
         follow: list[bool] = []
-        last: Any = glances  # no reference is that
-        versions = self._known
-        for brick, (reference, given) in glances.items():
-            value, before, last = reference(), last, glances
+        last: Any = self  # no reference is that
+        for brick, reference, given in glances:
+            value, before, last = reference(), last, self
             if type(value) is not _Tensor:
                 continue
             claim(value)
             try:
-                kind, pointer, version = kinds.get(value.dtype), value.data_ptr(), value._version
+                kind, pointer = kinds.get(value.dtype), value.data_ptr()
+                if kind is None or pointer < _LOWEST or value._version != versions.get(brick):
+                    continue
             except RuntimeError:  # of an inference, or without memory of its own
                 continue
-            if kind is None or pointer < _LOWEST or version != versions.get(brick) or value.get_device() != device:
+            if value.get_device() != device or not value.requires_grad:
                 continue
-            if not (value.is_contiguous() or readable(value)):
+            if not (value.is_contiguous() or self._counts.readable(value)):
                 continue
             last = reference
             bricks.append(brick)
-            values.append(value)
             follow.append(given is before)
             places += (pointer, value.numel() << 2 | kind)
-        return Outputs(bricks, places, follow), values
+        return bricks, places, follow
 
 
-def _glance(sentry: Sentry, brick: int, glances: dict[int, Glance]) -> Callable[..., None]:
-    weakly, home, session = weakref.ref, sentry.thread, sentry.session
+def latest(glances: Iterable[Glance]) -> list[Glance]:
+    """Of each block the last call that something can be differentiated of, in the order of these."""
+    found: dict[int, Glance] = {}
+    for glance in glances:
+        value = glance[1]()
+        if value is not None and value.requires_grad:
+            found.pop(glance[0], None)
+            found[glance[0]] = glance
+    return list(found.values())
+
+
+def _glance(sentry: Sentry, brick: int, glances: deque[Glance]) -> Callable[..., None]:
+    """What a module is called by in between is the dearest part of it, and every question that need not be asked here
+    is not: whether gradients were on, an output tells later; what is recomputed in a backward is put out by a thread
+    of autograd's, or cleared behind it."""
+    weakly, home, put = weakref.ref, sentry.thread, glances.append
 
     def glance(_module: Any, args: Any, output: Any) -> None:
-        if _compiling() or not _grad_on() or session.backward_depth or _thread() != home:
+        if _traced() or _thread() != home:
             return
         start = _counter() if sentry.timing else 0
         try:
             found: Any = output if type(output) is _Tensor else tensors.first_tensor(output)
             given = args[0] if args else None
-            glances.pop(brick, None)  # in the order of the last calls
             # Of one tensor there is one such reference: it tells whether the two are the same.
-            glances[brick] = weakly(found), weakly(given) if type(given) is _Tensor else None
+            put((brick, weakly(found), weakly(given) if type(given) is _Tensor else None))
         except Exception:  # without a tensor
             return
         if start:

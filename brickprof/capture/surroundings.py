@@ -21,6 +21,15 @@ _capturing: Callable[[], bool] = (
 )
 
 
+def capturing(device: int) -> Callable[[], bool]:
+    """Says whether a graph of ``device``, which is in use, is being captured; of a host (-1) there are none."""
+    return _capturing if device >= 0 else _never
+
+
+def _never() -> bool:
+    return False
+
+
 def hands_off() -> bool:
     return host_hands_off() or recording()
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from brickprof.errors import BrickprofError
-from brickprof.operators.queueing import Queue, address, straight
+from brickprof.operators.queueing import Queue, address, at_home, straight
 
 
 class CannotLaunch(BrickprofError):
@@ -238,6 +238,7 @@ class Bound:
         self._arguments = arguments
         self._anchor = next(iter(arguments.values()), None)
         self._run: Any = None
+        self._compiled: Any = None
         self._values: list[Any] = []
         self._places: dict[str, int] = {}
 
@@ -279,7 +280,9 @@ class Bound:
                 run(grid, given)
 
         current_device = torch._C._cuda_getDevice if index is not None else int
-        return launch
+        if behind is None or index is None or brick.heard:
+            return launch
+        return at_home(self._compiled, grid, behind, index, launch)
 
     def _first(self, changed: dict[str, Any]) -> None:
         arguments = {**self._arguments, **changed}
@@ -289,7 +292,7 @@ class Bound:
         names = self._brick.function.arg_names
         self._values = [address(arguments[name]) for name in names]
         self._places = {name: place for place, name in enumerate(names)}
-        self._run = straight(compiled)
+        self._run, self._compiled = straight(compiled), compiled
 
 
 def kernel(name: str) -> Callable[[Any], Kernel]:

@@ -10,9 +10,10 @@ Whoever has hooked into Triton's launches sees every one of them: then Triton la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -83,5 +84,28 @@ def straight(compiled: Any) -> Callable[[tuple[int, ...], list[Any]], None]:
             compiled[grid](*values)
         else:
             run(*grid, stream_of(device_of()), *fixed, *values)
+
+    return launch
+
+
+def at_home(
+    compiled: Any, grid: tuple[int, ...], behind: Sequence[Any], device: int, abroad: Callable[..., None]
+) -> Callable[..., None]:
+    """The same for one grid and one device, as a function of the first arguments, with those ``behind`` them settled.
+    Where another device is current, or somebody has hooked in, it is ``abroad`` that is called. Asked for once in a
+    step, it is in no cache: it looks up as little as there can be."""
+    from triton import knobs
+    from triton.runtime import driver
+
+    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    stream_of = driver.active.get_current_stream
+    run, (x, y, z), function, metadata = compiled.run, grid, compiled.function, compiled.packed_metadata
+    current, rest = torch._C._cuda_getDevice, tuple(behind)
+
+    def launch(*given: Any) -> None:
+        if current() != device or enter.calls or leave.calls:
+            abroad(*given)
+        else:
+            run(x, y, z, stream_of(device), function, metadata, None, None, None, *given, *rest)
 
     return launch
