@@ -36,7 +36,7 @@ LEVELS = ("light", "standard", DEEP)
 PEERS = {"detect_anomaly": "anomaly", "torch.profiler": "profiler", "block hooks with .item()": "hooks"}
 CUDA_PEERS = {"CSAN (torch.cuda._sanitizer)": "streams"}
 CPU_CASES = ("host-bound", "medium")
-ASKED_FOR = ("124m-unclipped", "124m-accumulated")
+ASKED_FOR = ("124m-unclipped", "124m-accumulated", "124m-drawn")
 """Only where they are: loops that have less at hand for us."""
 CUDA_CASES = ("124m", "124m-compiled", "350m", *ASKED_FOR)
 PROMISED = {

@@ -36,6 +36,8 @@ class Case:
     clips: bool = True
     parts: int = 1
     """Micro-batches of a step, with a backward each."""
+    loads: bool = True
+    """Whether a DataLoader makes the batches; many a loop draws them itself."""
 
 
 CASES = {
@@ -46,6 +48,7 @@ CASES = {
     "350m": Case(24, 1024, 16, 1024, 8, 50304, device="cuda", tied=True),
     "124m-unclipped": Case(12, 768, 12, 1024, 8, 50304, device="cuda", tied=True, clips=False),
     "124m-accumulated": Case(12, 768, 12, 1024, 8, 50304, device="cuda", tied=True, parts=2),
+    "124m-drawn": Case(12, 768, 12, 1024, 8, 50304, device="cuda", tied=True, loads=False),
 }
 PEERS = ("none", "anomaly", "profiler", "hooks", "streams")
 
@@ -98,8 +101,11 @@ def batches(case: Case) -> Iterator[list[torch.Tensor]]:
     starts = torch.randint(case.vocabulary, (case.batch * 64, 1))
     ids = (starts + torch.arange(case.length + 1)) % case.vocabulary
     loader = DataLoader(TensorDataset(ids[:, :-1], ids[:, 1:]), batch_size=case.batch, shuffle=True)
-    while True:
+    while case.loads:
         yield from loader
+    while True:
+        drawn = ids[torch.randint(len(ids), (case.batch,))]
+        yield [drawn[:, :-1], drawn[:, 1:]]
 
 
 class Training:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ from torch import Tensor
 
 from brickprof.kernels._tables import Kept, Table, put, send, table
 from brickprof.operators.launch import FLOATS, Bound, Kernel, kernel, takes_torch, wants
+from brickprof.operators.likeness import likeness
 
 _dtype = attrgetter("dtype")
 _pointer, _contiguous = Tensor.data_ptr, Tensor.is_contiguous
@@ -280,7 +281,7 @@ class Settled:
 
     def __init__(self, layout: _Layout, tensors: Sequence[Tensor]) -> None:
         self._launch = layout.whole.function_of("addresses", "out")
-        self._alike = _likeness(tensors)
+        self._alike = likeness(tensors)
         self._aligned = layout.table.aligned
         self._words = struct.Struct(f"<{len(tensors)}q")
 
@@ -296,25 +297,6 @@ class Settled:
         addresses[:] = words
         self._launch(page + 64 * len(pointers), page)
         return True
-
-
-def _likeness(tensors: Sequence[Tensor]) -> Callable[..., bool]:
-    """Tells whether others are of the same types, devices, sizes and strides. torch has that in one call, for what it
-    compiles; a call for each of many tensors takes longer than all the rest."""
-    try:
-        from torch._C._dynamo.guards import TensorGuards
-
-        check: Callable[..., bool] = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-        if check(*tensors):
-            return check
-    except (ImportError, TypeError, RuntimeError):  # another torch
-        pass
-    sizes = list(map(_likeness_of, tensors))
-    return lambda *others: list(map(_likeness_of, others)) == sizes
-
-
-def _likeness_of(tensor: Tensor) -> tuple[Any, ...]:
-    return type(tensor), tensor.dtype, tensor.device, tensor.shape, tensor.stride()
 
 
 class Statistics:

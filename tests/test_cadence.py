@@ -326,3 +326,37 @@ def test_until_the_lookout_is_ready_blocks_are_looked_at_in_every_step_of_a_youn
     simulate(cadence, 30 * MS, costs, 40)
     cadence.awaited = False
     assert [cadence.begin(step).blocks for step in range(41, 48)].count(True) < 3
+
+
+def test_a_pause_is_no_time_to_look_in():
+    """What lasts longer than steps do (an evaluation, a process that is stopped) leaves the budget where it was."""
+    shares = {}
+    for pause in (0.0, 5e9):
+        cadence, step = Cadence("standard", 0.01), 3
+        while step < 2_000:
+            wall = 28e6 + (pause if step % 50 == 0 else 0.0)
+            if step % 8:
+                cadence.idled(wall + 250e3, 250e3)
+            else:
+                cadence.begin(step)
+                cadence.end(step, wall + 1e6, 1e6)
+            step += 1
+        shares[pause] = cadence.settled[0]
+        assert cadence.ease < 1  # 1.2 % is more than 1
+    plain, paused = shares.values()
+    assert 0.85 * plain < paused <= plain
+
+
+def test_pauses_within_many_steps_that_passed_count_as_one():
+    cadence = Cadence("standard", 0.01)
+    for step in range(3, 40):
+        cadence.end(step, 28e6, 0.0)
+    cadence.idled(30 * 28e6 + 6e9, 0.0, 30)
+    assert cadence._passed[0] == pytest.approx(33 * 28e6)
+
+
+def test_steps_that_become_longer_are_no_pauses():
+    cadence = Cadence("standard", 0.01)
+    for step in range(3, 400):
+        cadence.end(step, 28e6 if step < 200 else 500e6, 0.0)
+    assert cadence.typical_ns == 500e6

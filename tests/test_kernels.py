@@ -19,6 +19,7 @@ pytest.importorskip("triton")
 
 from brickprof.kernels import gemm
 from brickprof.operators import launch
+from brickprof.operators.likeness import likeness
 from brickprof.operators.operator import all_operators
 from brickprof.reference.__main__ import main
 
@@ -137,15 +138,13 @@ def test_a_launch_at_home_is_as_short_as_can_be(monkeypatch, current, hooked, st
 
 @pytest.mark.parametrize("torch_has_it", [True, False])
 def test_tensors_that_are_like_others_are_told_from_those_that_are_not(monkeypatch, torch_has_it):
-    from brickprof.kernels import statistics
-
     if not torch_has_it:
         monkeypatch.setitem(sys.modules, "torch._C._dynamo.guards", None)
     tensors = [torch.zeros(4, 5), torch.zeros(5, 4).t(), torch.zeros(3, dtype=torch.bfloat16)]
-    alike = statistics._likeness(tensors)
+    alike = likeness(tensors)
     assert (type(alike).__name__ == "builtin_function_or_method") is torch_has_it
     assert alike(*(each.clone() for each in tensors)) and alike(*tensors)
     others = (torch.zeros(4, 6), torch.zeros(1, 1).expand(4, 5), torch.zeros(5, 4).t(), torch.zeros(4, 5).double())
-    for other in (*others, torch.zeros(4, 5, device="meta"), torch.nn.Parameter(torch.zeros(4, 5))):
+    for other in (*others, torch.zeros(4, 5, device="meta"), torch.nn.Parameter(torch.zeros(4, 5)), None):
         assert not alike(other, *tensors[1:])
     assert not alike(*tensors[:2], torch.zeros(3, dtype=torch.float16))

@@ -426,7 +426,49 @@ def test_a_step_is_left_out_where_it_cannot_be_read(counts, monkeypatch):
     with torch.no_grad():
         assert not counted(4)
     monkeypatch.setattr(sentries, "KIND", {})  # of types that the kernel does not read
+    watch.sentries.alike = None
     assert not counted(4) and not over.errors
+
+
+@pytest.mark.parametrize(("ease", "part"), [(1.0, 0.98), (0.8, 0.784), (0.5, 0.49), (0.02, 0.49)])
+def test_where_the_whole_is_too_dear_it_keeps_half_of_its_share(counts, ease, part):
+    watch, _, over = standing(counts, 28e6)
+    over.cadence.ease = ease
+    for _ in range(3):
+        watch.sentries.over([100_000] * 9, 100_000, 9, young=False)
+    assert watch.sentries._part == pytest.approx(part)
+
+
+def test_outputs_that_are_like_those_before_are_told_in_one_and_others_one_by_one(counts, monkeypatch):
+    watch, net, over = standing(counts)
+    looked, one_by_one, loss = watch.stretch(16), [], torch.full((8,), math.nan)[0]
+    left = sentries.Sentry._left
+    monkeypatch.setattr(sentries.Sentry, "_left", lambda *given: one_by_one.append(given) or left(*given))
+    places: list[list[int]] = []
+    monkeypatch.setattr(counts, "add", lambda gate, told, out, at: places.append(told))
+
+    def look(batch, meddle=lambda outputs: None):
+        """What was told of the outputs, as a number of floats each, and whether they were asked one by one."""
+        outputs = [torch.ones(batch, 4, requires_grad=True)]
+        for layer in net:
+            outputs.append(layer(outputs[-1]))
+        meddle(outputs)
+        before = len(one_by_one)
+        looked.backward(loss, 1)
+        kept = {output.data_ptr() for output in outputs}
+        assert set(places[-1][::2]) <= kept
+        *_, follow = looked._seen[1]
+        return [size >> 2 for size in places[-1][1::2]], follow, len(one_by_one) > before
+
+    chained = [False, True, True, True]
+    assert [look(2) for _ in range(3)] == [([8] * 4, chained, True)] * 2 + [([8] * 4, chained, False)]
+    assert look(3) == ([12] * 4, chained, True) and look(2) == ([8] * 4, chained, False)
+    assert look(2, lambda outputs: outputs[2].add_(1)) == ([8] * 3, [False, False, True], True)
+    assert look(2, lambda outputs: outputs.pop(4)) == ([8] * 3, chained[:3], True)
+    assert look(2, lambda outputs: net[0](outputs[0]))[2] and look(2) == ([8] * 4, chained, False)
+    assert look(3)[2] and not look(3)[2]  # they are of other sizes from now on
+    watch.sentries.learn([], Left([], []), -1)
+    assert watch.sentries.alike is None and not over.errors
 
 
 def test_the_first_broken_step_is_told_and_its_blocks_in_order(counts):

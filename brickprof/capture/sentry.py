@@ -19,6 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from operator import attrgetter, is_
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -29,12 +30,15 @@ from brickprof.capture import tensors
 from brickprof.capture.outputs import Left, Output, Seen, claimed
 from brickprof.capture.surroundings import capturing, hands_off
 from brickprof.operators.launch import FLOATS, KIND
+from brickprof.operators.likeness import likeness
 
 if TYPE_CHECKING:
     from brickprof.capture.lookout import Lookout
 
 _SHARE = 0.7
 """Of the budget: what looking out in a step may cost. Whatever else is looked at has the rest."""
+_LEAST_EASE = 0.5
+"""Of that share it keeps so much where the whole comes out dearer than the budget: nothing else knows the block."""
 _LONGEST = 32
 _MIDDLE, _ENOUGH = 5, 3
 """Stretches by whose costs it is decided how many there are to be with a sentry, and how many it takes for that."""
@@ -61,6 +65,7 @@ _CALLS = 4
 """Of every block between two backwards: of more only the last are remembered."""
 _counter = time.perf_counter_ns
 _Tensor = torch.Tensor
+_pointer, _version = torch.Tensor.data_ptr, attrgetter("_version")
 _traced = torch.compiler.is_dynamo_compiling
 _thread = threading.get_ident
 _Kind = TypeVar("_Kind", bound="Sentry")
@@ -73,7 +78,7 @@ Arrived = Callable[[int, int, Sequence[Seen], list[list[int]]], None]
 class Outputs(NamedTuple):
     """What was counted in a step, in the order of the forward: three lists."""
 
-    bricks: list[int]
+    bricks: Sequence[int]
     places: list[int]
     """Of each: where it lies, and four times its elements plus its kind."""
     follow: list[bool]
@@ -92,6 +97,21 @@ class Counted(NamedTuple):
     moments: dict[int, tuple[int, int]]
     """By the place of a backward: its step and micro-batch."""
     most: int
+
+
+Found = tuple[Sequence[int], list[int], list[bool]]
+"""What goes into ``Outputs``."""
+
+
+class Alike(NamedTuple):
+    """Outputs of which all were counted, and others that are like them in all but where they lie."""
+
+    device: int
+    bricks: tuple[int, ...]
+    versions: list[int]
+    places: list[int]
+    """As in ``Outputs``."""
+    check: Callable[..., bool]
 
 
 class Sentries:
@@ -113,6 +133,9 @@ class Sentries:
         """Stretches in a row in which nothing could be counted."""
         self._handed: tuple[int, Sequence[Glance]] = (0, ())
         """What was put out behind the last backward of a stretch, for the step of that number."""
+        self.alike: Alike | None = None
+        self._sizes: list[int] = []
+        """Of the last outputs that were looked at one by one."""
         self._unread: list[Counted] = []
         self._standing: Sentry | None = None
         self._part = 1.0
@@ -162,12 +185,14 @@ class Sentries:
         }
         step, number = self._lookout.session.step, self._lookout.session.steps.backwards
         again = device == self._device and (step == self._learnt_in or number > 1)  # not the first of its step
-        self._known = {**self._known, **found} if again else found
+        known = {**self._known, **found} if again else found
+        if known != self._known:
+            self._known, self.alike = known, None
         self._learnt_in, self._device = step, device
 
     def forget(self) -> None:
         """The blocks are others, or there are none to be hooked any more."""
-        self._known = {}
+        self._known, self.alike = {}, None
         if self._standing is not None:
             self._standing.dismiss()
 
@@ -199,6 +224,15 @@ class Sentries:
         made = kind(self, self._lookout, hooked, self._known, steps, per_step)
         self._standing = made
         return made
+
+    def found(self, device: int, seen: Found, values: Sequence[torch.Tensor]) -> None:
+        """All outputs were looked at, one by one: as soon as that finds the same sizes twice in a row, others are
+        compared with them."""
+        bricks, places, _ = seen
+        sizes, self._sizes = self._sizes, places[1::2]
+        if sizes == self._sizes and len(bricks) == len(set(bricks)):
+            versions = [self._known[brick] for brick in bricks]
+            self.alike = Alike(device, tuple(bricks), versions, list(places), likeness(values))
 
     def fetch(self, counted: Counted | None) -> None:
         """Sends for what was counted, unless it is somebody else's moment: then it waits for the next."""
@@ -275,7 +309,7 @@ class Sentries:
         self._vain = 0 if counted else self._vain + 1
         self._judged += 1
         host = 0.0 if self.hidden else backwards * (self.hooks_ns + self.counts_ns)
-        room = _SHARE * cadence.ease * cadence.budget * max(cadence.typical_ns, 1.0)
+        room = _SHARE * max(cadence.ease, _LEAST_EASE) * cadence.budget * max(cadence.typical_ns, 1.0)
         fits = self._judged < _ENOUGH or host <= room
         self._part = 1.0 if fits else max(room / host, 1 / _LONGEST)
         if self._vain >= _VAIN or (host > _LONGEST * room and self._judged >= _ENOUGH and not young):
@@ -326,8 +360,8 @@ class Sentry:
         self._captures: Callable[[], bool] = hands_off
         self._launches: dict[int, Callable[..., None]] = {}
         """By the number of outputs, on that device."""
-        self._seen: dict[int, tuple[list[int], list[int], list[bool]]] = {}
-        """By the place of the backward: what goes into ``Outputs``."""
+        self._seen: dict[int, Found] = {}
+        """By the place of the backward."""
         self._took: list[int] = []
         self.timing = False
         self.inside_ns = 0
@@ -415,7 +449,7 @@ class Sentry:
             return False
         if (device != self._device and not self._settle(loss, device)) or self._captures():
             return False
-        seen = self._left(device)
+        seen = self._as_before(device) or self._left(device)
         count, row = len(seen[0]), place * self._most
         if not count or self._out is None:
             return False
@@ -437,7 +471,24 @@ class Sentry:
         self._begins, self._device, self._captures = self._out.data_ptr(), device, capturing(device)
         return True
 
-    def _left(self, device: int) -> tuple[list[int], list[int], list[bool]]:
+    def _as_before(self, device: int) -> Found | None:
+        """Outputs that are like those of an earlier step, all of them: nothing else is asked of each but where it lies,
+        and how often it was written into."""
+        alike, glances = self._sentries.alike, self.glances
+        if alike is None or len(glances) != len(alike.bricks) or device != alike.device:
+            return None
+        bricks, references, given = zip(*glances, strict=True)
+        values = [reference() for reference in references]
+        if bricks != alike.bricks or not alike.check(*values):
+            return None
+        pointers = list(map(_pointer, values))
+        if min(pointers) < _LOWEST or list(map(_version, values)) != alike.versions:
+            return None
+        places = alike.places.copy()
+        places[::2] = pointers
+        return bricks, places, [False, *map(is_, given[1:], references)]
+
+    def _left(self, device: int) -> Found:
         """Outputs that are still there, as they were put out; whose memory somebody has put there (``out.data``)
         nobody asks."""
         kinds, claim, versions = KIND, claimed, self._known
@@ -445,6 +496,7 @@ class Sentry:
         bricks: list[int] = []
         places: list[int] = []
         follow: list[bool] = []
+        values: list[torch.Tensor] = []
         last: Any = self  # no reference is that
         for brick, reference, given in glances:
             value, before, last = reference(), last, self
@@ -463,9 +515,13 @@ class Sentry:
                 continue
             last = reference
             bricks.append(brick)
+            values.append(value)
             follow.append(given is before)
             places += (pointer, value.numel() << 2 | kind)
-        return bricks, places, follow
+        seen = bricks, places, follow
+        if values and len(values) == len(self.glances):
+            self._sentries.found(device, seen, values)
+        return seen
 
 
 def latest(glances: Iterable[Glance]) -> list[Glance]:
