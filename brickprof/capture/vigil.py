@@ -353,19 +353,20 @@ class Vigil:
             known = None
         clips, pages, passive = [], [], hands_off()
         for at, number in zip(which, range(step, step + len(which)), strict=True):
-            page, each = steps.tables.get(at), steps.backwards(range(at, at + 1))
-            self._count_backwards(number, len(each))
+            page, last = steps.tables.get(at), min((at + 1) * steps.parts, len(steps.losses)) - 1
+            self._count_backwards(number, last + 1 - at * steps.parts)
             if page is not None:
-                pages.append((each[-1], number, page))
+                pages.append((last, number, page))
             elif at < len(steps.norms):
-                clips.append((number, steps.stamps[each[-1]], steps.norms[at]))
+                clips.append((number, steps.stamps[last], steps.norms[at]))
         if self._by_norms and known is not None:
             self._hold(clips, known.names, passive=passive)
         elif self._by_norms:
             readback.dropped += len(clips)
+        stream = readback.lane.stream(steps.losses[pages[0][0]]) if pages else None  # all of a stretch are in one
         for at, number, page in pages:
             done = partial(self._kept, number, known.names) if known is not None else self._forget
-            readback.written(page, readback.lane.stream(steps.losses[at]), done, steps.stamps[at], passive=passive)
+            readback.written(page, stream, done, steps.stamps[at], passive=passive)
         if known is not None and (which[-1] in steps.tables or (self._by_norms and which[-1] < len(steps.norms))):
             self._last, self._covered = step + len(which) - 1, [self._groups[known.purpose]]
         if self._passing and not passive:
