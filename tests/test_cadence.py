@@ -328,31 +328,48 @@ def test_until_the_lookout_is_ready_blocks_are_looked_at_in_every_step_of_a_youn
     assert [cadence.begin(step).blocks for step in range(41, 48)].count(True) < 3
 
 
-def test_a_pause_is_no_time_to_look_in():
-    """What lasts longer than steps do (an evaluation, a process that is stopped) leaves the budget where it was."""
-    shares = {}
-    for pause in (0.0, 5e9):
-        cadence, step = Cadence("standard", 0.01), 3
-        while step < 2_000:
-            wall = 28e6 + (pause if step % 50 == 0 else 0.0)
-            if step % 8:
-                cadence.idled(wall + 250e3, 250e3)
-            else:
-                cadence.begin(step)
-                cadence.end(step, wall + 1e6, 1e6)
-            step += 1
-        shares[pause] = cadence.settled[0]
-        assert cadence.ease < 1  # 1.2 % is more than 1
-    plain, paused = shares.values()
-    assert 0.85 * plain < paused <= plain
+def looked_at(walls, spent=1e6, idle=250e3):
+    """A training whose steps last so long, of which every eighth is looked at."""
+    cadence = Cadence("standard", 0.01)
+    for step, wall in enumerate(walls, 3):
+        if step % 8:
+            cadence.idled(wall + idle, idle)
+        else:
+            cadence.begin(step)
+            cadence.end(step, wall + spent, spent)
+    return cadence
+
+
+@pytest.mark.parametrize("pause", [0.0, 5e9])
+def test_a_pause_is_no_time_to_look_in(pause):
+    """What lasts longer than steps do (an evaluation, a process that is stopped) hides nothing of what they cost."""
+    steps, every = 2_000, 100
+    cadence = looked_at([28e6 + pause * (not step % every) for step in range(steps)])
+    assert cadence.ease < 0.5  # 1.2 % is more than 1
+    told = 344e3 / (28e6 + pause / every)  # of all the time there is
+    assert cadence.settled[0] == pytest.approx(told, rel=0.05)
 
 
 def test_pauses_within_many_steps_that_passed_count_as_one():
-    cadence = Cadence("standard", 0.01)
-    for step in range(3, 40):
-        cadence.end(step, 28e6, 0.0)
+    cadence = looked_at([28e6] * 40)
+    before = list(cadence._passed)
     cadence.idled(30 * 28e6 + 6e9, 0.0, 30)
-    assert cadence._passed[0] == pytest.approx(33 * 28e6)
+    after = [now - then for now, then in zip(cadence._passed, before, strict=True)]
+    assert after == pytest.approx([30 * 28e6 + 6e9, 0, 30, 46 * 28e6])
+
+
+@pytest.mark.parametrize("level", ["standard", "deep"])
+def test_steps_of_any_length_tell_what_they_cost(level):
+    cadence = Cadence(level, 0.01)
+    for step in range(3, 400):
+        cadence.end(step, 22e9, 2e9)
+    assert [cadence.settled[0], cadence.overhead] == pytest.approx([0.1, 0.1])
+
+
+def test_steps_that_wait_for_their_batches_now_and_then_have_no_pauses():
+    """A loader with eight workers that are too slow: every eighth step is ten times as long."""
+    cadence = looked_at([28e6 if step % 8 else 280e6 for step in range(2_000)])
+    assert cadence.ease == 1.0 and cadence.settled[0] == pytest.approx(344e3 / 59.5e6, rel=0.05)
 
 
 def test_steps_that_become_longer_are_no_pauses():

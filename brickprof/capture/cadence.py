@@ -73,8 +73,8 @@ _PLANNED_LONG = 0.4
 """The same for long steps: reading hundreds of megabytes costs the step more than the reading itself took. And where
 a run is relieved: most of what a look would tell is known then, or little may be spent on it."""
 _LEAST_EASE = 1 / 64
-_PAUSE = 3.0
-"""Steps' worth of time that a step may last longer than it usually does, and count: whatever lasts longer (an
+_PAUSE = 16.0
+"""Steps' worth of time that steps may last longer than they usually do, and be reckoned with: whatever is longer (an
 evaluation, a checkpoint, a process that was stopped) is no time of the training's that looking may have a share of."""
 _UNCALLED_FOR = 0.2
 """The part of the budget for steps in full that nobody asked for, where nothing is broken."""
@@ -121,9 +121,10 @@ class Cadence:
         """The part of the budget that the ways may plan with, and the lookout: less where the whole came out dearer
         than planned."""
         self._reckoned: list[float] = [0.0, 0.0, 0]
-        """Time, cost and number of the steps since the last reckoning."""
-        self._passed: list[float] = [0.0, 0.0, 0]
-        """The same of steps in which nothing was looked at, since the last one that was."""
+        """Time, cost and number of the steps since the last reckoning; no pauses."""
+        self._passed: list[float] = [0.0, 0.0, 0, 0.0]
+        """Time, cost and number of steps in which nothing was looked at, since the last one that was; and the time
+        without pauses."""
         self.deep_until = -1
         self.attentive_until = -1
         """Until this step the facts of every step are written: something happened that is seldom, and matters."""
@@ -288,20 +289,16 @@ class Cadence:
         self._take_passed()
         plain = max(wall_ns - spent_ns, 1.0)
         self._steps.append(plain)
-        plain = self._counts_for(plain)
         self._wall_ns = 0.99 * self._wall_ns + plain
         self._spent_ns = 0.99 * self._spent_ns + spent_ns
         self.overhead = self._spent_ns / self._wall_ns
         if step >= EARLIEST:
             self._count(plain, spent_ns)
         self._credit -= max(spent_ns - self.budget * plain, 0.0)
-        self._reckon(step, plain, spent_ns)
+        self._reckon(step, min(plain, (1 + _PAUSE) * self.typical_ns), spent_ns)
         if self.level == "deep" or (step != _FIRST_STEPS and step % _ADAPT_EVERY):
             return False
         return self._adapt(step)
-
-    def _counts_for(self, wall: float, steps: int = 1) -> float:
-        return min(wall, (steps + _PAUSE) * self.typical_ns)
 
     def _budget(self, step: int) -> float:
         young = step < _LEARNING_STEPS and self.typical_ns < _BRISK_NS
@@ -331,9 +328,11 @@ class Cadence:
     def idled(self, wall_ns: float, spent_ns: float, steps: int = 1) -> None:
         """Steps passed in which nothing was looked at. Counted in two sums: even a median would be dear here."""
         passed = self._passed
-        passed[0] += self._counts_for(wall_ns - spent_ns - self._excused, steps)
+        plain = wall_ns - spent_ns - self._excused
+        passed[0] += plain
         passed[1] += spent_ns
         passed[2] += steps
+        passed[3] += min(plain, (steps + _PAUSE) * self.typical_ns)
         self._excused = 0.0
 
     def excuse(self, step: int, ns: float) -> None:
@@ -350,10 +349,10 @@ class Cadence:
 
     def _take_passed(self) -> None:
         """Steps in which nothing was looked at, since the last one that was."""
-        wall, spent, count = self._passed
+        wall, spent, count, brisk = self._passed
         if not count:
             return
-        self._passed = [0.0, 0.0, 0]
+        self._passed = [0.0, 0.0, 0, 0.0]
         self._steps.append(wall / count)
         self._idle.append(spent / count)
         fade = 0.99**count
@@ -361,7 +360,7 @@ class Cadence:
         self._wall_ns = fade * self._wall_ns + wall
         self._spent_ns = fade * self._spent_ns + spent
         self._credit -= max(spent - self.budget * wall, 0.0)
-        self._reckoned = [self._reckoned[0] + wall, self._reckoned[1] + spent, self._reckoned[2] + count]
+        self._reckoned = [self._reckoned[0] + brisk, self._reckoned[1] + spent, self._reckoned[2] + count]
 
     def _reckon(self, step: int, plain: float, spent: float) -> None:
         """Compares what was spent with what was planned, over a stretch of steps that is long enough to tell."""
