@@ -204,7 +204,7 @@ class Sentries:
 
     def forget(self) -> None:
         """The blocks are others, or there are none to be hooked any more."""
-        self._known, self.alike, self._chained = {}, None, 0
+        self._known, self.alike = {}, None
         if self._standing is not None:
             self._standing.dismiss()
 
@@ -236,7 +236,7 @@ class Sentries:
         links = self._links({brick for _, brick in hooked})
         others = set(links.values())
         hooked = [(module, brick) for module, brick in hooked if brick not in others]
-        self._hooked = len(hooked) / max(len(hooked) + len(links), 1)
+        self._hooked = len(hooked) / (len(hooked) + len(links)) if hooked else 1.0
         made = kind(self, self._lookout, hooked, self._known, steps, per_step, links)
         self._standing = made
         return made
