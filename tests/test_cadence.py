@@ -377,3 +377,15 @@ def test_steps_that_become_longer_are_no_pauses():
     for step in range(3, 400):
         cadence.end(step, 28e6 if step < 200 else 500e6, 0.0)
     assert cadence.typical_ns == 500e6
+
+
+@pytest.mark.parametrize("pause", [0.0, 5e9, 30e9])
+def test_pauses_between_any_two_looks_make_no_step_longer(pause):
+    cadence = Cadence("standard", 0.01)
+    for step in range(3, 4_000):
+        wall = 28e6 + (pause if step % 50 == 0 else 0.0)
+        if step % 64:
+            cadence.idled(wall + 400e3, 400e3)
+        else:
+            cadence.end(step, wall + 400e3, 400e3)
+    assert cadence.typical_ns == 28e6 and cadence.ease < 0.5

@@ -452,89 +452,6 @@ def test_a_block_that_is_called_many_times_drives_no_other_out(tmp_path, stretch
     assert (step, path, fields["inputs_finite"]) == (333, "1", True)
 
 
-# -- every second block
-
-
-@pytest.fixture
-def paired(monkeypatch, affordable):
-    """The bricks that have a hook in each stretch, where it would be too dear for all of them to have one."""
-    hooked, links, made = [], sentries.Sentries._links, sentries.Sentry.__init__
-
-    def wants(self, bricks):
-        self._paired = True
-        return links(self, bricks)
-
-    def stands(self, *given):
-        made(self, *given)
-        hooked.append(self.hooked)
-
-    monkeypatch.setattr(sentries.Sentries, "_links", wants)
-    monkeypatch.setattr(sentries.Sentry, "__init__", stands)
-    return hooked
-
-
-@pytest.mark.parametrize("kind", [Breaks, BreaksInEpochs, BreaksBetweenEvaluations, BreaksWithinBatches])
-@pytest.mark.parametrize("block", range(4))
-@pytest.mark.parametrize("at", [325, 334])
-def test_a_block_without_a_hook_is_known_by_the_next_one(tmp_path, stretches, counts, paired, kind, block, at):
-    run = recorded(tmp_path, kind(at, block), most=32)
-    step, path, fields = first_broken(run)
-    assert (step, path, fields["nan"]) == (at, str(block), 4) and fields["inputs_finite"] is (True if block else None)
-    assert {len(each) for each in paired[-3:]} == {3} and {number for number, _ in counts.added} == {4}
-
-
-class Drops(Breaks):
-    """Leaves a block out, in one step."""
-
-    def __init__(self, at, block, dropped) -> None:
-        super().__init__(at, block)
-        self._dropped = dropped
-
-    def loss(self, x):
-        for number, layer in enumerate(self.net):
-            if self._seen != self._at or number != self._dropped:
-                x = layer(x)
-        return x.square().mean()
-
-
-@pytest.mark.parametrize("dropped", [0, 1, 2])
-def test_where_a_block_is_left_out_nobody_is_blamed_for_it(tmp_path, stretches, counts, paired, dropped):
-    run = recorded(tmp_path, Drops(333, 3, dropped), most=32)
-    told = run.events[(run.events.kind == "activation") & (run.events.step == 333)]
-    assert {len(each) for each in paired} == {3, 4}
-    assert not len(told) or run.bricks.path[run.bricks.id == told.iloc[0].fields["brick"]].item() == "3"
-
-
-class Mixes(Breaks):
-    """Something comes between two blocks."""
-
-    def loss(self, x):
-        x = self.net[:2](x)
-        return self.net[2:](x * x).square().mean()
-
-
-def test_blocks_that_are_no_chain_have_a_hook_each(tmp_path, stretches, counts, paired):
-    run = recorded(tmp_path, Mixes(333, 1), most=32)
-    assert first_broken(run)[:2] == (333, "1") and {len(each) for each in paired} == {4}
-
-
-@pytest.mark.parametrize(
-    ("took", "hooks_ns", "hooked", "part"),
-    [(90_000, 100_000, 1, 1), (90_000, 120_000, 0.75, 1), (120_000, 200_000, 0.75, 196 / 270)],
-)
-def test_where_it_does_not_fit_every_second_block_has_a_hook(counts, took, hooks_ns, hooked, part):
-    watch, net, over = standing(counts, 28e6)
-    watch.sentries._chain, watch.sentries._chained = (0, 1, 2, 3), sentries._SURE
-    for _ in range(3):
-        watch.sentries.over([took] * 9, hooks_ns, 9, young=False)
-    assert watch.sentries._part == pytest.approx(part)
-    watch.sentries._owed = {sentries.Sentry: 0.9}
-    assert hooks(net) == 0 and watch.stretch(32).hooked == ((0, 1, 2, 3) if hooked == 1 else (0, 1, 3))
-    over.paid.clear()
-    watch.sentries.over([took] * 9, hooked * hooks_ns, 9, young=False)  # what it costs then is what it is
-    assert over.paid == [9 * (took + hooked * hooks_ns)] and watch.sentries._part == pytest.approx(part)
-
-
 @pytest.mark.parametrize(("ease", "part"), [(1.0, 0.98), (0.8, 0.784), (0.5, 0.49), (0.02, 0.49)])
 def test_where_the_whole_is_too_dear_it_keeps_half_of_its_share(counts, ease, part):
     watch, _, over = standing(counts, 28e6)
@@ -787,12 +704,3 @@ def test_an_output_that_cannot_be_asked_loses_no_other(counts):
     looked.backward(held[0].sum(), 0)
     handle.remove()
     assert counts.added == [(2, 0)] and not over.errors
-
-
-@pytest.mark.parametrize(
-    ("chain", "pairs"),
-    [((), []), ((5,), []), ((5, 6), []), ((5, 6, 7), [(7, 6)]), ((5, 6, 7, 8), [(8, 7)]),
-     ((5, 6, 7, 8, 9), [(9, 8), (7, 6)])],
-)  # fmt: skip
-def test_every_second_block_is_known_by_the_next_but_never_the_first(chain, pairs):
-    assert sentries._pairs(chain) == pairs

@@ -329,6 +329,7 @@ class Cadence:
         """Steps passed in which nothing was looked at. Counted in two sums: even a median would be dear here."""
         passed = self._passed
         plain = wall_ns - spent_ns - self._excused
+        self._steps.append(plain / steps)
         passed[0] += plain
         passed[1] += spent_ns
         passed[2] += steps
@@ -353,7 +354,6 @@ class Cadence:
         if not count:
             return
         self._passed = [0.0, 0.0, 0, 0.0]
-        self._steps.append(wall / count)
         self._idle.append(spent / count)
         fade = 0.99**count
         self._count(wall, spent)  # nothing is passed over in the first steps

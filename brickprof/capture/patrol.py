@@ -45,9 +45,9 @@ class Patrol(Sentry):
 
     def __init__(
         self, sentries: Sentries, lookout: Lookout, blocks: Sequence[tuple[nn.Module, int]],
-        known: Mapping[int, int], steps: int, per_step: int, links: Mapping[int, int],
+        known: Mapping[int, int], steps: int, per_step: int,
     ) -> None:  # fmt: skip
-        super().__init__(sentries, lookout, blocks, known, steps, per_step, links)
+        super().__init__(sentries, lookout, blocks, known, steps, per_step)
         self._length = steps
         self._first = -1
         self._until = _counter() + MOST_NS

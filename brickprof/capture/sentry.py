@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 _SHARE = 0.7
 """Of the budget: what looking out in a step may cost. Whatever else is looked at has the rest."""
-_SURE = 16
-"""Looks in a row in which each block was given what the one before it had put out, until that is taken for granted."""
 _LEAST_EASE = 0.5
 """Of that share it keeps so much where the whole comes out dearer than the budget: nothing else knows the block."""
 _LONGEST = 32
@@ -132,9 +130,8 @@ class Sentries:
         """The step in which a stretch was over that had one."""
         self._vain = 0
         """Stretches in a row in which nothing could be counted."""
-        self._handed: tuple[int, Sequence[Glance], tuple[int, ...]] = (0, (), ())
-        """What was put out behind the last backward of a stretch, for the step of that number, and by the hooks of
-        which bricks."""
+        self._handed: tuple[int, dict[int, Glance]] = (0, {})
+        """What was put out behind the last backward of a stretch, for the step of that number."""
         self.alike: Alike | None = None
         self._sizes: list[int] = []
         """Of the last outputs that were looked at one by one."""
@@ -142,13 +139,6 @@ class Sentries:
         self._standing: Sentry | None = None
         self._part = 1.0
         """So many of all stretches have one."""
-        self._chain: tuple[int, ...] = ()
-        self._chained = 0
-        """Bricks, each of which was given what the one before it had put out, and in how many looks in a row."""
-        self._paired = False
-        """Whether only every second block of a chain has a hook, where more would not fit the budget."""
-        self._hooked = 1.0
-        """So many of the blocks have one in the stretch under way."""
         self._owed: dict[type[Sentry], float] = {}
         """What is left of that from those so far, and from patrols."""
         self._judged = 0
@@ -197,9 +187,6 @@ class Sentries:
         known = {**self._known, **found} if again else found
         if known != self._known:
             self._known, self.alike = known, None
-        chain = tuple(bricks) if len(found) == len(kept) and all(output[5] for output in kept[1:]) else ()
-        self._chained = self._chained + 1 if chain and chain == self._chain else 0
-        self._chain = chain
         self._learnt_in, self._device = step, device
 
     def forget(self) -> None:
@@ -213,10 +200,10 @@ class Sentries:
         made = self.appoint(Sentry, blocks, steps, per_step, young=young)
         if made is None:
             return None
-        step, glances, hooked = self._handed
-        if step == self._lookout.session.step + 1 and hooked == made.hooked:
-            made.glances.update((glance[0], glance) for glance in glances)
-        self._handed = (0, (), ())
+        step, glances = self._handed
+        if step == self._lookout.session.step + 1:
+            made.glances.update(glances)
+        self._handed = (0, {})
         return made
 
     def appoint(
@@ -233,25 +220,9 @@ class Sentries:
         if not young and owed < 1:
             return None
         hooked = [(module, brick) for module, brick in blocks if brick in self._known]
-        links = self._links({brick for _, brick in hooked})
-        others = set(links.values())
-        hooked = [(module, brick) for module, brick in hooked if brick not in others]
-        self._hooked = len(hooked) / (len(hooked) + len(links)) if hooked else 1.0
-        made = kind(self, self._lookout, hooked, self._known, steps, per_step, links)
+        made = kind(self, self._lookout, hooked, self._known, steps, per_step)
         self._standing = made
         return made
-
-    def _links(self, bricks: set[int]) -> dict[int, int]:
-        """Of every second block in a chain of all: the brick whose output it is given. The first has a hook in any
-        case: so each without one is between two that have, and is missed where it did not run. Nothing where each
-        block is to have a hook of its own."""
-        if not self._paired or self._chained < _SURE or bricks != set(self._chain):
-            return {}
-        return dict(_pairs(self._chain))
-
-    def unchain(self) -> None:
-        """A block was not called, or given something else: it is no chain, or not always."""
-        self._chained = 0
 
     def found(self, device: int, seen: Found, values: Sequence[torch.Tensor]) -> None:
         """All outputs were looked at, one by one: as soon as that finds the same sizes twice in a row, others are
@@ -272,9 +243,9 @@ class Sentries:
         for each in unread:
             self._lookout.session.readback.read(each.out, _told(self._lookout.arrived, each))
 
-    def hand_over(self, step: int, glances: tuple[Glance, ...], hooked: tuple[int, ...]) -> None:
+    def hand_over(self, step: int, glances: dict[int, Glance]) -> None:
         """A stretch is over in the middle of ``step``: another may follow at once."""
-        self._handed = (step, glances, hooked)
+        self._handed = (step, dict(glances))
 
     @property
     def hidden(self) -> bool:
@@ -312,11 +283,6 @@ class Sentries:
     @property
     def hooks_ns(self) -> float:
         """What hooks take in a forward."""
-        return self._hooked * self._hooks_of_all_ns
-
-    @property
-    def _hooks_of_all_ns(self) -> float:
-        """The same if every block has one."""
         return median(self._hooks_ns) if self._hooks_ns else 0.0
 
     @property
@@ -327,7 +293,7 @@ class Sentries:
     def _time(self, took: Sequence[int], hooks_ns: float, behind: bool | None) -> None:
         self._standing = None
         if hooks_ns:
-            self._hooks_ns.append(hooks_ns / self._hooked)
+            self._hooks_ns.append(hooks_ns)
         if behind is not None:
             self._behind.append(behind)
         elif self._behind:
@@ -341,14 +307,10 @@ class Sentries:
         cadence = self._lookout.session.cadence
         self._vain = 0 if counted else self._vain + 1
         self._judged += 1
-        host = 0.0 if self.hidden else backwards * (self._hooks_of_all_ns + self.counts_ns)
+        host = 0.0 if self.hidden else backwards * (self.hooks_ns + self.counts_ns)
         most = _SHARE * cadence.budget * max(cadence.typical_ns, 1.0)
         room = max(cadence.ease, _LEAST_EASE) * most
         fits = self._judged < _ENOUGH or host <= room
-        self._paired = not fits and len(self._chain) > 1
-        if self._paired and self._chained >= _SURE:
-            host -= backwards * self._hooks_of_all_ns * len(_pairs(self._chain)) / len(self._chain)
-            fits = host <= room
         self._part = 1.0 if fits else max(room / host, 1 / _LONGEST)
         if self._vain >= _VAIN or (host > _LONGEST * most and self._judged >= _ENOUGH and not young):
             self._deaf_until, self._vain = step + _REST, 0
@@ -359,44 +321,15 @@ class Sentry:
     """In one stretch. Nothing raises here, and no tensor of the script's lives longer for it."""
 
     __slots__ = (
-        "_back",
-        "_backwards",
-        "_begins",
-        "_behind",
-        "_captures",
-        "_counts",
-        "_device",
-        "_handles",
-        "_known",
-        "_lane",
-        "_launches",
-        "_links",
-        "_lookout",
-        "_mark",
-        "_most",
-        "_out",
-        "_per_step",
-        "_room",
-        "_seen",
-        "_sentries",
-        "_stream",
-        "_took",
-        "_young",
-        "further",
-        "glances",
-        "hooked",
-        "hooks_ns",
-        "inside_ns",
-        "session",
-        "spent_ns",
-        "thread",
-        "timing",
+        "_back", "_backwards", "_begins", "_behind", "_captures", "_counts", "_device", "_handles", "_known", "_lane",
+        "_launches", "_lookout", "_mark", "_most", "_out", "_per_step", "_room", "_seen", "_sentries", "_stream",
+        "_took", "_young", "further", "glances", "hooks_ns", "inside_ns", "session", "spent_ns", "thread", "timing",
         "within",
     )  # fmt: skip
 
     def __init__(
         self, sentries: Sentries, lookout: Lookout, blocks: Sequence[tuple[nn.Module, int]],
-        known: Mapping[int, int], steps: int, per_step: int, links: Mapping[int, int],
+        known: Mapping[int, int], steps: int, per_step: int,
     ) -> None:  # fmt: skip
         self._sentries = sentries
         self._lookout = lookout
@@ -407,10 +340,7 @@ class Sentry:
         self.within = self.further = False
         """Whether a backward is under way, or its update has still to come: what is put out is recomputed. But not
         where there is a further one, that was not to be expected: then it is that one's."""
-        self._links = links
-        """Of some of the blocks that have a hook: the brick of one that has none, whose output they are given."""
-        self.hooked = tuple(brick for _, brick in blocks)
-        self._most = max(len(blocks) + len(links), 1)
+        self._most = max(len(blocks), 1)
         self._per_step = per_step
         # One more: that behind the last may begin before anybody notices.
         self._room = steps * per_step + 1
@@ -493,8 +423,7 @@ class Sentry:
             each = self._per_step
             self._back = tuple(self.glances.values()) if self.further else ()
             none_left = self.within or self.further
-            left = () if none_left else tuple(self.glances.values())
-            self._sentries.hand_over(first + self._backwards // each, left, self.hooked)
+            self._sentries.hand_over(first + self._backwards // each, {} if none_left else self.glances)
             self.dismiss()
             self._lookout.looks += len(self._took)
             self._fetch({place: (first + place // each, place % each) for place in self._seen})
@@ -508,7 +437,7 @@ class Sentry:
         """The stretch is dealt with, and a further backward begins, if that was what has ended it."""
         back, self._back = self._back, ()
         if back:
-            self._lookout.take(self._with_links(back), self._known)
+            self._lookout.take(back, self._known)
 
     def _fetch(self, moments: dict[int, tuple[int, int]]) -> None:
         counted = None
@@ -523,10 +452,7 @@ class Sentry:
             return False
         if (device != self._device and not self._settle(loss, device)) or self._captures():
             return False
-        glances = tuple(self.glances.values())
-        if self._links:
-            glances = self._with_links(glances)
-        seen = self._as_before(device, glances) or self._left(device, glances)
+        seen = self._as_before(device) or self._left(device)
         count, row = len(seen[0]), place * self._most
         if not count or self._out is None:
             return False
@@ -548,29 +474,10 @@ class Sentry:
         self._begins, self._device, self._captures = self._out.data_ptr(), device, capturing(device)
         return True
 
-    def _with_links(self, glances: tuple[Glance, ...]) -> tuple[Glance, ...]:
-        """The same, and what blocks without a hook have put out. Nothing where they were not called as a chain of them
-        is: then nobody could tell which of them it was."""
-        if not self._links:
-            return glances
-        found: list[Glance] = []
-        before: Any = None
-        for brick, reference, given in glances:
-            if (link := self._links.get(brick)) is not None:
-                if given is None or given is before:
-                    break  # nothing has run in between
-                found.append((link, given, before))
-            found.append((brick, reference, given))
-            before = reference
-        if len(found) == self._most and tuple(glance[0] for glance in glances) == self.hooked:
-            return tuple(found)
-        self._sentries.unchain()
-        return ()
-
-    def _as_before(self, device: int, glances: Sequence[Glance]) -> Found | None:
+    def _as_before(self, device: int) -> Found | None:
         """Outputs that are like those of an earlier step, all of them: nothing else is asked of each but where it lies,
         and how often it was written into."""
-        alike = self._sentries.alike
+        alike, glances = self._sentries.alike, self.glances.values()
         if alike is None or len(glances) != len(alike.bricks) or device != alike.device:
             return None
         bricks, references, given = zip(*glances, strict=True)
@@ -584,7 +491,7 @@ class Sentry:
         places[::2] = pointers
         return bricks, places, [False, *map(is_, given[1:], references)]
 
-    def _left(self, device: int, glances: Sequence[Glance]) -> Found:
+    def _left(self, device: int) -> Found:
         """Outputs that are still there, as they were put out; whose memory somebody has put there (``out.data``)
         nobody asks."""
         kinds, claim, versions = KIND, claimed, self._known
@@ -593,7 +500,7 @@ class Sentry:
         follow: list[bool] = []
         values: list[torch.Tensor] = []
         last: Any = self  # no reference is that
-        for brick, reference, given in glances:
+        for brick, reference, given in self.glances.values():
             value, before, last = reference(), last, self
             if type(value) is not _Tensor:
                 continue
@@ -614,7 +521,7 @@ class Sentry:
             follow.append(given is before)
             places += (pointer, value.numel() << 2 | kind)
         seen = bricks, places, follow
-        if values and len(values) == len(glances):
+        if values and len(values) == len(self.glances):
             self._sentries.found(device, seen, values)
         return seen
 
@@ -640,11 +547,6 @@ def _glance(sentry: Sentry, brick: int, glances: dict[int, Glance]) -> Callable[
             sentry.inside_ns += _counter() - start
 
     return glance
-
-
-def _pairs(chain: Sequence[int]) -> list[tuple[int, int]]:
-    """Every second of ``chain`` from its end on, with the one before it, which is never the first."""
-    return [(chain[at], chain[at - 1]) for at in range(len(chain) - 1, 1, -2)]
 
 
 def _told(arrived: Arrived, counted: Counted) -> Callable[[torch.Tensor], None]:
