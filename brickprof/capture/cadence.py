@@ -326,7 +326,7 @@ class Cadence:
         return median(self._idle) if self._idle else 0.0
 
     def idled(self, wall_ns: float, spent_ns: float, steps: int = 1) -> None:
-        """Steps passed in which nothing was looked at. Counted in two sums: even a median would be dear here."""
+        """Steps passed in which nothing was looked at. They are added up: even a median would be dear here."""
         passed = self._passed
         plain = wall_ns - spent_ns - self._excused
         self._steps.append(plain / steps)

@@ -75,7 +75,7 @@ Arrived = Callable[[int, int, Sequence[Seen], list[list[int]]], None]
 
 
 class Outputs(NamedTuple):
-    """What was counted in a step, in the order of the forward: three lists."""
+    """What was counted in a step, in the order of the forward."""
 
     bricks: Sequence[int]
     places: list[int]
@@ -103,7 +103,7 @@ Found = tuple[Sequence[int], list[int], list[bool]]
 
 
 class Alike(NamedTuple):
-    """Outputs of which all were counted, and others that are like them in all but where they lie."""
+    """The outputs of a look in which all could be counted, and what tells whether others are like them."""
 
     device: int
     bricks: tuple[int, ...]
