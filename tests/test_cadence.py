@@ -389,3 +389,11 @@ def test_pauses_between_any_two_looks_make_no_step_longer(pause):
         else:
             cadence.end(step, wall + 400e3, 400e3)
     assert cadence.typical_ns == 28e6 and cadence.ease < 0.5
+
+
+def test_pauses_of_steps_that_are_looked_at_are_no_time_to_look_in_either():
+    cadence = Cadence("standard", 0.01)
+    for step in range(3, 2_000):
+        wall = 28e6 + (5e9 if step % 50 == 0 else 0.0)
+        cadence.end(step, wall + 400e3, 400e3)
+    assert cadence.typical_ns == 28e6 and cadence.ease < 0.5

@@ -461,6 +461,23 @@ def test_where_the_whole_is_too_dear_it_keeps_half_of_its_share(counts, ease, pa
     assert watch.sentries._part == pytest.approx(part)
 
 
+def test_it_is_given_up_by_what_it_costs_and_not_by_what_else_does(counts):
+    watch, _, over = standing(counts, 28e6)
+    over.cadence.ease = 0.5
+    for _ in range(3):
+        watch.sentries.over([4_000_000] * 9, 0, 9, young=False)  # 20 times its share, and 40 times half of it
+    assert watch.sentries.able and watch.sentries._part == pytest.approx(1 / sentries._LONGEST)
+
+
+def test_where_nothing_was_counted_nothing_is_sent_for(counts):
+    watch, net, over = standing(counts)
+    looked = watch.stretch(4)
+    net(torch.ones(2, 4))  # and nobody holds what it has put out
+    looked.backward(torch.full((8,), math.nan)[0], 0)
+    looked.over(501)
+    assert not over.read and not counts.added and not over.errors
+
+
 def test_outputs_that_are_like_those_before_are_told_in_one_and_others_one_by_one(counts, monkeypatch):
     watch, net, over = standing(counts)
     looked, one_by_one, loss = watch.stretch(16), [], torch.full((8,), math.nan)[0]
