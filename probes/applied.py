@@ -3,7 +3,8 @@
 Enters: the ends of backward passes and the beginnings of updates, in sampled steps. Leaves: an ``applied`` event: the
 size of the gradients that the optimizer is given, over that of those that backward left. Clipping, scaling by hand,
 hooks, averaging: all show, also in blocks that were left out. Sizes come from up to 1,024 elements of each tensor; a
-loss scale is taken out.
+loss scale is taken out. An optimizer with hooks of the script's own, which run behind ours, is not followed: they may
+be what clips.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class AppliedProbe(Probe):
         session = self.session
         before, scale = self._before.pop(id(optimizer), None), self._scale
         if before is None or not session.on.full or hands_off():
+            return
+        if getattr(optimizer, "_optimizer_step_pre_hooks", None):
             return
         after = self._look(optimizer)
         if after is None or [entry.number for entry in after[0]] != [entry.number for entry in before[0]]:

@@ -5,8 +5,8 @@ NaN among millions is seen and named) and, in sampled steps, a full ``grad`` sam
 
 The look is taken at the first of: unscaling, clipping, the optimizer's step. Clipping a NaN norm would
 spread the NaN over every gradient, so the place is only known before it. A total norm that the user's own
-clipping computed is a free look: it is finite only if every gradient is. Where no optimizer exists, and
-inside an L-BFGS closure, the look is taken when backward ends.
+clipping computed is a free look: it is finite only if every gradient is that was clipped. Where no optimizer exists,
+and inside an L-BFGS closure, the look is taken when backward ends. Gradients of several devices are looked at on each.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _MOST_NAMED = 32
 _HISTORY = 64
 _JUMP = 50.0
 _RECKON = 8
+_MOST_LACKING = 512
 _SHEET = 64
 """Tensors from which on a sheet is worth more than its rows."""
 _counter = time.perf_counter_ns
@@ -76,7 +77,10 @@ class GradientsProbe(Probe):
         super().__init__(session)
         self._seen: set[int] = set()
         self._fresh = False
-        self._covered = False  # by the norm of the user's own clipping
+        self._clipped: set[int] = set()
+        """Parameters whose gradients the norm of the user's own clipping has told to be finite."""
+        self._lacking: dict[int, None] = {}
+        """Steps in which something was applied that nobody had looked at, the last ones."""
         self._sampled = -1
         self._scale: _Scale | None = None
         self._history: deque[float] = deque(maxlen=_HISTORY)
@@ -92,6 +96,7 @@ class GradientsProbe(Probe):
 
     def step_begin(self, step: int) -> None:
         self._seen.clear()
+        self._clipped.clear()
 
     # -- the moments
 
@@ -102,8 +107,9 @@ class GradientsProbe(Probe):
             self.session.readback.read(scale, self._scale.arrived)
 
     def backward_end(self, losses: Sequence[torch.Tensor], ok: bool) -> None:
-        self._fresh, self._covered = True, False
+        self._fresh = True
         self._seen.clear()
+        self._clipped.clear()
         session = self.session
         if ok and (session.in_optimizer or not session.book.optimizers()):
             self._look(session.watched(), "backward")
@@ -119,8 +125,7 @@ class GradientsProbe(Probe):
         if free and total is not None and not hands_off():
             norm = float(tensors.local(total))
             if math.isfinite(norm):  # the clip event says it: no second event
-                self._covered = True
-                self.session.judged.add([self.session.step])
+                self._clipped.update(map(id, parameters))
                 self._alarm(norm, [], self.session.step)
                 return
             self._look(parameters, "clip", needed=True)
@@ -128,8 +133,15 @@ class GradientsProbe(Probe):
         self._look(parameters, "clip")
 
     def optimizer_begin(self, optimizer: Any) -> None:
-        if self._fresh and not self._covered:
-            self._look([*owned(optimizer), *self._unowned()], "step")
+        if not self._fresh:
+            return
+        given = [*owned(optimizer), *self._unowned()]
+        if self._clipped:
+            given = [each for each in given if id(each) not in self._clipped and each.grad is not None]
+            if not given:
+                self.session.judged.add([self.session.step])
+                return
+        self._look(given, "step")
 
     def _unowned(self) -> list[torch.Tensor]:
         """Trainable parameters that have a gradient and no optimizer, in sampled steps."""
@@ -148,14 +160,30 @@ class GradientsProbe(Probe):
             if getattr(of, "found_inf", None) is not None:
                 return  # a fused optimizer unscales by itself, and leaves out what has overflowed
             if self._vigil.wants(of):
-                self._vigil.take(owned(of))
+                self._take(owned(of), None)
+            if not self._vigil.covers(of):
+                self._lack(self.session.step)
         elif self._unscaled != self.session.step:
-            self._vigil.take(of, norms)
+            self._take(of, norms)
+
+    def _take(self, parameters: Sequence[torch.Tensor], norms: Norms | None) -> None:
+        """A look on each device that they lie on; those of the host wait for a step that is looked at."""
+        places = {(each.is_cuda, each.get_device()) for each in parameters}
+        if len(places) == 1:
+            self._vigil.take(parameters, norms)
+            return
+        for place in sorted(places):
+            self._vigil.take([each for each in parameters if (each.is_cuda, each.get_device()) == place])
+
+    def _lack(self, step: int) -> None:
+        self._lacking[step] = None
+        if len(self._lacking) > _MOST_LACKING:
+            del self._lacking[next(iter(self._lacking))]
 
     def _normal(self, steps: list[int], sizes: list[float]) -> None:
-        """The norms of all gradients of some steps are finite."""
+        """The norms of all gradients of some steps are finite, of all that were looked at."""
         self.session.pulse.norm = sizes[-1]
-        self.session.judged.add(steps)
+        self.session.judged.add([step for step in steps if step not in self._lacking] if self._lacking else steps)
         for step, size in zip(steps, sizes, strict=True):
             self._alarm(size, [], step)
 
@@ -228,9 +256,8 @@ class GradientsProbe(Probe):
         full = on.full and not (point == "backward" and self._sampled == self.session.step)
         if full:
             self._sampled = self.session.step
-            self._full(watched, point)
-        else:
-            self._guard(watched, point)
+        for part in _by_device(watched):
+            (self._full if full else self._guard)(part, point)
         self.session.spend("full" if full else "guard", _counter() - start)
 
     def _unseen(self, parameters: Iterable[torch.Tensor]) -> list[tuple[Entry, torch.Tensor]]:
@@ -400,3 +427,11 @@ class GradientsProbe(Probe):
         absmax, at = rows[largest].absmax, entries[largest].number
         # What is alarming is learnt from the guard alone: sampled steps have reasons of their own.
         self._record(moment, len(rows), l2, absmax, at, broken, zero, learn=False)
+
+
+def _by_device(watched: list[tuple[Entry, torch.Tensor]]) -> Iterable[list[tuple[Entry, torch.Tensor]]]:
+    """What lies on the host first, then each device's."""
+    places = {value.get_device() for _, value in watched}
+    if len(places) == 1:
+        return [watched]
+    return [[each for each in watched if each[1].get_device() == place] for place in sorted(places)]

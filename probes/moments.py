@@ -5,6 +5,10 @@ far the first moment is from ``b1 m + (1 - b1) g``, the second from ``b2 v + (1 
 to 1,024 elements of each tensor; whether a state was there before the first update; how many of its elements are no
 numbers although everything they were made of is, how far it is beyond gradients and weights, and how much of a fresh
 first moment is no multiple of them: whatever an optimizer's own rule is, a moment is made of these.
+
+The gradients are those at the beginning of the update or those at its end, whichever the moments follow from: a closure
+or a hook of the script's own may make or change them in between, an optimizer may clear them. An update that a loss
+scaler had left out is none, and the next one is looked at.
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ _MOST_TENSORS = 1024
 _SQUARES = 1e18
 """The square of what is larger is no float32."""
 _ENOUGH = 32
+_MOST_TRIES = 16
+"""Updates that are waited for: those of which no gradient is there to be seen, and those that are left out."""
 
 
 class _Rule(NamedTuple):
@@ -56,6 +62,9 @@ class _Watched(NamedTuple):
 class _Before(NamedTuple):
     watched: list[_Watched]
     gradients: torch.Tensor
+    """NaN where there is none, or none yet."""
+    given: bool
+    """Whether there is one at all."""
     weights: torch.Tensor
     first: torch.Tensor
     second: torch.Tensor
@@ -68,6 +77,7 @@ class MomentsProbe(Probe):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._done: set[int] = set()
+        self._tries: dict[int, int] = {}
         self._before: dict[int, _Before] = {}
         self._depth = 0
         """A step that calls its parent class's step is one update: the outermost counts."""
@@ -80,30 +90,33 @@ class MomentsProbe(Probe):
         number = self.session.book.optimizer(optimizer)
         if number in self._done or hands_off():
             return
-        watched = self._watch(optimizer)
+        tries = self._tries[number] = self._tries.get(number, 0) + 1
+        watched = self._watch(optimizer) if tries <= _MOST_TRIES else []
         if not watched:
             return
-        self._done.add(number)
-        gradients = tensors.samples([tensors.local(each.parameter.grad) for each in watched])  # type: ignore[arg-type]
+        gradients, scale = _gradients(watched), getattr(optimizer, "grad_scale", None)
+        if isinstance(scale, torch.Tensor):  # a fused optimizer takes it out by itself
+            gradients = gradients / scale.detach().to(gradients.device)
         weights = tensors.samples([tensors.local(each.parameter) for each in watched])
         self._before[number] = _Before(
-            watched, gradients, weights, _states(optimizer, watched, _FIRST), _states(optimizer, watched, _SECOND)
-        )
+            watched, gradients, _given(watched), weights,
+            _states(optimizer, watched, _FIRST), _states(optimizer, watched, _SECOND),
+        )  # fmt: skip
 
     def _watch(self, optimizer: Any) -> list[_Watched]:
         found: list[_Watched] = []
         for group in optimizer.param_groups:
             rule = _rule(optimizer, group)
             for parameter in group["params"] if rule is not None else ():
-                grad = parameter.grad
-                if grad is None or grad.layout is not torch.strided or len(found) >= _MOST_TENSORS:
+                if not parameter.requires_grad or len(found) >= _MOST_TENSORS:
                     continue
-                values = tensors.local(grad)
+                values = tensors.local(parameter)
                 if rule is not None and tensors.watchable(values):
                     length = min(tensors.SAMPLE, values.numel())
                     count = _done(optimizer.state.get(parameter, {}))
                     found.append(_Watched(self.session.book.entry(parameter), parameter, rule, length, count))
-        return found
+        home = next((each.parameter.device for each in found if not on_host(each.parameter)), None)
+        return found if home is None else [each for each in found if each.parameter.device == home]
 
     def optimizer_end(self, optimizer: Any) -> None:
         session = self.session
@@ -112,16 +125,23 @@ class MomentsProbe(Probe):
             return
         number = session.book.optimizer(optimizer)
         before = self._before.pop(number, None)
-        if before is None or hands_off():
+        if before is None or hands_off() or not (before.given or _given(before.watched)):
             return
+        self._done.add(number)
+        may_be_left_out = getattr(optimizer, "found_inf", None) is not None
         after = (_states(optimizer, before.watched, _FIRST), _states(optimizer, before.watched, _SECOND))
         told = {"optimizer": number, "cls": type(optimizer).__name__, "count": _count(_any_state(optimizer))}
         told["dtype"] = _dtype(_any_state(optimizer))
-        step = session.step
-        table = torch.stack([before.gradients, before.weights, before.first, before.second, *after])
+        step, least = session.step, _least_normal(_any_state(optimizer))
+        gradients = (before.gradients, _gradients(before.watched))
+        table = torch.stack([*gradients, before.weights, before.first, before.second, *after])
 
         def arrived(host: torch.Tensor) -> None:
-            rows = _compare(before.watched, host.numpy().astype(np.float64))
+            values = host.numpy().astype(np.float64)
+            if may_be_left_out and not _moved(values):
+                self._done.discard(number)
+                return
+            rows = _compare(before.watched, values, least)
             session.fact("moments", told | {"tensors": rows}, step=step, always=True)
 
         session.readback.read(table, arrived)
@@ -172,39 +192,74 @@ def _dtype(state: Any) -> str | None:
     return None if moment is None else str(moment.dtype).removeprefix("torch.")
 
 
+def _least_normal(state: Any) -> float:
+    """What is smaller than this a moment may hold as zero."""
+    kind = getattr(torch, _dtype(state) or "", torch.int8)
+    return float(torch.finfo(kind).tiny) if kind.is_floating_point else 0.0
+
+
+def _given(watched: list[_Watched]) -> bool:
+    return any(each.parameter.grad is not None for each in watched)
+
+
+def _gradients(watched: list[_Watched]) -> torch.Tensor:
+    """Samples of the gradient of every tensor, NaN where there is none."""
+    return _sampled(watched, [each.parameter.grad for each in watched])
+
+
 def _states(optimizer: Any, watched: list[_Watched], names: tuple[str, ...]) -> torch.Tensor:
-    """Samples of one moment of every tensor, NaN where there is none."""
-    parts = []
+    """Samples of one moment of every tensor, NaN where there is none. Integers stand for values that only the
+    optimizer knows."""
+    values = []
     for each in watched:
         state = optimizer.state.get(each.parameter, {})
         value = next((state[name] for name in names if isinstance(state.get(name), torch.Tensor)), None)
-        if value is not None and value.shape == each.parameter.shape:
+        values.append(value if value is not None and value.is_floating_point() else None)
+    return _sampled(watched, values)
+
+
+def _sampled(watched: list[_Watched], values: list[torch.Tensor | None]) -> torch.Tensor:
+    parts = []
+    for each, value in zip(watched, values, strict=True):
+        if value is not None and value.layout is torch.strided and value.shape == each.parameter.shape:
             parts.append(tensors.sample(tensors.local(value)).float().to(each.parameter.device))
         else:
             parts.append(torch.full((each.length,), math.nan, device=each.parameter.device))
     return torch.cat(parts)
 
 
-def _compare(watched: list[_Watched], table: Array) -> list[dict[str, Any]]:
+def _moved(table: Array) -> bool:
+    """Whether anything in the state is another than it was, or than nothing."""
+    return bool((np.nan_to_num(table[3:5]) != np.nan_to_num(table[5:7])).any())
+
+
+def _compare(watched: list[_Watched], table: Array, least: float) -> list[dict[str, Any]]:
     rows, start = [], 0
     for each in watched:
         part = table[:, start : start + each.length]
         start += each.length
-        rows.append({"tensor": each.entry.number, **_errors(each, *part)})
+        gradients = [g for g in part[:2] if not np.isnan(g).all()]
+        if gradients:
+            rows.append({"tensor": each.entry.number, **_errors(each, gradients, least, *part[2:])})
     return rows
 
 
-def _errors(each: _Watched, g: Array, w: Array, m0: Array, v0: Array, m: Array, v: Array) -> dict[str, Any]:
+def _errors(
+    each: _Watched, gradients: list[Array], least: float, w: Array, m0: Array, v0: Array, m: Array, v: Array
+) -> dict[str, Any]:
     rule, fresh = each.rule, not each.done
     with np.errstate(all="ignore"):
-        given = [rule.sign * g + decay * w for decay in rule.decays]
-        m_error = _least([_error(m, rule.b1, m0, each) for each in given])
-        v_error = _least([_error(v, rule.b2, v0, each * each) for each in given])
+        given = [rule.sign * g + decay * w for g in gradients for decay in rule.decays]
+        m_error = _least([_error(m, rule.b1, m0, each, least) for each in given])
+        v_error = _least([_error(v, rule.b2, v0, each * each, least) for each in given])
     held = bool(np.nan_to_num(m0).any() or np.nan_to_num(v0).any())
     stale = fresh and held and not (rule.b1 is None and rule.b2 is None)
     v_min = float(v.min()) if np.isfinite(v).all() else None
     told = {"m_error": m_error, "v_error": v_error, "v_min": v_min, "stale": stale}
-    return told | _made_up(g, w, m, v) if rule.own and fresh and not held else told
+    if not (rule.own and fresh and not held):
+        return told
+    made = [_made_up(g, w, m, v) for g in gradients if g.any()] or [_made_up(gradients[0], w, m, v)]
+    return told | min(made, key=lambda made: (made["unlike"] or 0.0, made["beyond"] or 0.0))
 
 
 def _made_up(g: Array, w: Array, m: Array, v: Array) -> dict[str, Any]:
@@ -242,11 +297,14 @@ def _least(errors: list[float | None]) -> float | None:
     return min((error for error in errors if error is not None), default=None)
 
 
-def _error(found: Array, beta: float | None, before: Array, given: Array) -> float | None:
-    """How far ``found`` is from what follows from ``before`` and ``given``, relative to that."""
+def _error(found: Array, beta: float | None, before: Array, given: Array, least: float) -> float | None:
+    """How far ``found`` is from what follows from ``before`` and ``given``, relative to that. What is smaller than
+    ``least`` both ways counts as the same."""
     if beta is None or not np.isfinite(found).any():
         return None
     expected = beta * np.nan_to_num(before) + (1 - beta) * given
+    tiny = (np.abs(expected) < least) & (np.abs(found) < least)
+    found, expected = np.where(tiny, 0.0, found), np.where(tiny, 0.0, expected)
     size = float(np.linalg.norm(expected))
     error = float(np.linalg.norm(found - expected))
     return error / size if size and math.isfinite(error) else None

@@ -296,6 +296,133 @@ def test_moments_that_do_not_follow_are_told(tmp_path: Path) -> None:
     assert all(each["m_error"] > 1 and each["stale"] and each["v_error"] < 1e-4 for each in seen["tensors"])
 
 
+def test_gradients_that_are_made_or_changed_inside_an_update_are_those_its_moments_follow_from(tmp_path: Path) -> None:
+    """A closure makes them (as Lightning's does), a hook of the script's own clips them, an optimizer clears them."""
+
+    class Clearing(torch.optim.Adam):
+        def step(self, closure: Any = None) -> Any:
+            result = super().step(closure)
+            self.zero_grad()
+            return result
+
+    def closed() -> None:
+        model = Classifier()
+        optimizer = torch.optim.AdamW(model.parameters())
+        x, y = data()
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            optimizer.step(closure)
+
+    def hooked() -> None:
+        model = Classifier()
+        optimizer = torch.optim.AdamW(model.parameters())
+        optimizer.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(model.parameters(), 1e-3) and None)
+        train(model, optimizer)
+
+    def cleared() -> None:
+        model = Classifier()
+        train(model, Clearing(model.parameters()))
+
+    for name, body in {"closed": closed, "hooked": hooked, "cleared": cleared}.items():
+        run = recorded(tmp_path / name, body)
+        (seen,) = found(run, "moments")
+        assert seen["step"] == 0 and len(seen["tensors"]) == 4, name
+        assert all(each["m_error"] < 1e-4 and each["v_error"] < 1e-4 for each in seen["tensors"]), name
+        assert not (name == "hooked" and found(run, "applied"))
+
+
+@pytest.mark.parametrize(("scale", "overflows"), [(128.0, 0), (65536.0, 0), (128.0, 2)], ids=str)
+def test_a_fused_optimizer_takes_the_loss_scale_out_and_may_leave_an_update_out(
+    scale: float, overflows: int, tmp_path: Path
+) -> None:
+    def body() -> None:
+        model = Classifier()
+        optimizer = torch.optim.Adam(model.parameters(), fused=True)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        x, y = data()
+        for step in range(5):
+            optimizer.zero_grad()
+            scaler.scale(F.cross_entropy(model(x), y)).backward()
+            if step < overflows:
+                model.head.bias.grad[0] = math.inf
+            scaler.step(optimizer)
+            scaler.update()
+
+    (seen,) = found(recorded(tmp_path, body), "moments")
+    assert seen["step"] == overflows and len(seen["tensors"]) == 4
+    assert all(each["m_error"] < 1e-3 and each["v_error"] < 1e-3 for each in seen["tensors"])
+
+
+@pytest.mark.parametrize(("factor", "off"), [(0.0, 1.0), (1.9, 0.9)])
+def test_a_second_moment_that_is_lost_or_too_large_is_off(factor: float, off: float, tmp_path: Path) -> None:
+    def body() -> None:
+        model = Classifier()
+        optimizer = torch.optim.Adam(model.parameters())
+        optimizer.register_step_post_hook(
+            lambda *_: [state["exp_avg_sq"].mul_(factor) for state in optimizer.state.values()] and None
+        )
+        train(model, optimizer)
+
+    (seen,) = found(recorded(tmp_path, body), "moments")
+    assert all(each["v_error"] == pytest.approx(off, rel=1e-3) for each in seen["tensors"])
+
+
+def test_what_is_too_small_for_a_moments_type_is_no_mistake(tmp_path: Path) -> None:
+    def body() -> None:
+        model = Classifier()
+        optimizer = torch.optim.Adam(model.parameters())
+        train(model, optimizer, each=lambda _: [each.grad.mul_(1e-24) for each in model.parameters()])
+
+    (seen,) = found(recorded(tmp_path, body), "moments")
+    assert all(each["m_error"] < 1e-4 and each["v_error"] is None for each in seen["tensors"])
+
+
+def test_moments_in_integers_are_the_optimizers_own_affair(tmp_path: Path) -> None:
+    class Quantised(torch.optim.Optimizer):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, {"lr": 1e-3, "betas": (0.9, 0.999)})
+            for each in self.param_groups[0]["params"]:
+                self.state[each]["exp_avg"] = torch.full_like(each, 128, dtype=torch.uint8)
+
+        def step(self, closure: Any = None) -> None:
+            pass
+
+    def body() -> None:
+        model = Classifier()
+        train(model, Quantised(model.parameters()))
+
+    (seen,) = found(recorded(tmp_path, body), "moments")
+    assert not any(each["stale"] or each["m_error"] for each in seen["tensors"])
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_clip_judges_what_it_has_clipped_and_nothing_else(whole: bool, tmp_path: Path) -> None:
+    """The norm of some gradients says nothing of the others."""
+
+    def body() -> None:
+        model = Classifier()
+        clipped = list((model if whole else model.body).parameters())
+
+        def spoil(step: int) -> None:
+            if step == 301:  # none that is looked at in full
+                model.head.bias.grad[1] = math.nan
+            nn.utils.clip_grad_norm_(clipped, 1.0)
+
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=303, each=spoil)
+
+    with brickprof.attach(None, out=tmp_path, level="light", overhead="100%") as session:
+        body()
+    run = brickprof.load(session.folder)
+    broken = [each for each in found(run, "grad") if each["broken"]]
+    assert [(each["step"], each["broken"]) for each in broken][:1] == [(301, 1)]
+
+
 @pytest.mark.parametrize(("fill", "strange"), [(0.0, False), (math.nan, True), (1e30, True), ("noise", True)], ids=str)
 @pytest.mark.parametrize("name", ["exp_avg", "momentum_buffer"])
 def test_moments_that_an_own_optimizer_did_not_clear_are_told(

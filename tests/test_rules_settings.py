@@ -747,6 +747,23 @@ def test_moments_that_no_rule_makes_are_named_in_any_optimizer(row, found):
     assert [each.cause for each in grave] == (["optimizer-state-uninitialised"] if found else [])
 
 
+@pytest.mark.parametrize("row", [{"m_error": 1.0}, {"v_error": 1.0}, {"v_error": 0.9}], ids=str)
+def test_moments_that_lost_what_they_were_given_are_named(row):
+    made = Training()
+    made.optimizer()
+    made.train([1e-3] * 3)
+    moments(made, **row)
+    only(judged(made, "C-GPUINIT-001", "initial_state"), "optimizer-state-uninitialised")
+
+
+def test_moments_that_could_not_be_compared_are_no_pass():
+    made = Training()
+    made.optimizer()
+    made.train([1e-3] * 3)
+    moments(made, m_error=None, v_error=None, v_min=None)
+    assert judged(made, "C-GPUINIT-001", "initial_state").verdict is Verdict.NOT_EVALUATED
+
+
 def test_moments_of_torch_and_of_strange_optimizers_are_no_mistake():
     made = Training()
     made.optimizer()

@@ -6,6 +6,7 @@ import gc
 import math
 import weakref
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from brickprof.capture.fused import Table
 from brickprof.capture.readback import Readback
 from brickprof.capture.vigil import Norms, Vigil
 from brickprof.clock import now
+from brickprof.probes.gradients import GradientsProbe
 from brickprof.settings import Settings
 from tests.late import Lane
 
@@ -594,14 +596,55 @@ def test_a_host_is_left_alone_and_so_is_a_graph_that_is_captured(monkeypatch):
     assert seen == []
 
 
+def test_an_optimizer_that_is_looked_at_in_parts_is_covered_by_all_of_them():
+    over, one, other = session(), parameters(2), parameters(3)
+    watch = vigil(over, lambda *_: None)
+    whole = SimpleNamespace(param_groups=[{"params": [*one, *other]}])
+    watch.take(one)
+    assert not watch.covers(whole)
+    watch.take(other)
+    assert watch.covers(whole)
+    left = torch.nn.Parameter(torch.ones(4))
+    left.grad = torch.ones(4)
+    whole.param_groups[0]["params"].insert(2, left)
+    assert not watch.covers(whole)
+
+
+def test_gradients_of_several_devices_are_looked_at_on_each():
+    """What lies on the host in front of them does not hide them."""
+    taken: list[Any] = []
+    probe = object.__new__(GradientsProbe)
+    probe._vigil = SimpleNamespace(take=lambda given, norms=None: taken.append((given, norms)))
+    host, device, norms = torch.nn.Parameter(torch.ones(4)), parameters(3), object()
+    probe._take([host, *device], norms)
+    assert len(taken) == 2 and taken[0][0] == [host] and taken[1] == (device, None)
+    taken.clear()
+    probe._take(device, norms)
+    assert taken == [(device, norms)]
+
+
+def test_a_step_in_which_something_was_applied_that_nobody_looked_at_is_not_judged():
+    probe = object.__new__(GradientsProbe)
+    told: list[int] = []
+    probe.session = SimpleNamespace(pulse=SimpleNamespace(norm=0.0), judged=SimpleNamespace(add=told.extend), step=5)
+    probe._alarm = lambda *_: None
+    probe._lacking, probe._unscaled = {}, -1
+    probe._vigil = SimpleNamespace(wants=lambda of: False, covers=lambda of: of == "covered", take=None)
+    probe._watch("covered")
+    probe.session.step = 6
+    probe._watch("other")
+    probe._normal([5, 6, 7], [1.0, 1.0, 1.0])
+    assert told == [5, 7]
+
+
 def test_many_groups_of_parameters_do_not_each_get_a_table():
     over = session()
     watch = vigil(over, lambda *_: None)
-    held = [parameters(1) for _ in range(9)]
+    held = [parameters(1) for _ in range(24)]
     for step, given in enumerate(held):
         over.step = step
         watch.take(given)
-    assert len(over.fused.looked) == 4
+    assert len(over.fused.looked) == 16
 
 
 @pytest.mark.parametrize("clip", [True, False])

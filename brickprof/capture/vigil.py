@@ -55,7 +55,9 @@ _RECKON = 16
 _USUAL = 1.25
 """A look takes so many times the quickest one."""
 _MOST_REFUSED = 8
-_MOST_GROUPS = 4
+_MOST_GROUPS = 16
+"""Lists of parameters that are looked at. Of more the steps that are looked at anyway tell, and none else counts as
+judged."""
 _MOST_MEANWHILE_NS = {"light": 50_000_000, "standard": 250_000_000, "deep": 250_000_000}
 """What torch's norms may take the host, in all, while the kernel is being compiled."""
 _MOST_MEANWHILE = 256
@@ -279,19 +281,25 @@ class Vigil:
 
     def wants(self, optimizer: Any) -> bool:
         """Whether the gradients that ``optimizer`` is about to apply are to be looked at; told by the ends of it."""
-        step, covered = self._session.step, self._covers(optimizer)
+        step, covered = self._session.step, self.covers(optimizer)
         if self._by_norms and not covered and not hands_off():
             self._doubt()
         return not covered and not step % self._stride
 
-    def _covers(self, optimizer: Any) -> bool:
+    def covers(self, optimizer: Any) -> bool:
         """Whether what ``optimizer`` updates was looked at in this step, or the norms of it are held."""
         groups = optimizer.param_groups
         if self._last != self._session.step or not groups:
             return False
         ends = {*map(id, groups[0]["params"][:1]), *map(id, groups[-1]["params"][-1:])}
         count = sum(len(group["params"]) for group in groups)
-        return any(count <= len(seen) and ends <= seen for seen in self._covered)
+        if any(count <= len(seen) and ends <= seen for seen in self._covered):
+            return True
+        return len(self._covered) > 1 and self._all_in(frozenset().union(*self._covered), groups)
+
+    def _all_in(self, seen: frozenset[int], groups: Sequence[dict[str, Any]]) -> bool:
+        """Of an optimizer that is looked at in parts, as a clip or their devices divide it."""
+        return all(id(each) in seen for group in groups for each in group["params"] if each.grad is not None)
 
     def _doubt(self) -> None:
         """Something was updated that nobody clipped: norms do not tell all. Where that happens again and again, they

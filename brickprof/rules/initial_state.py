@@ -36,7 +36,9 @@ class InitialState:
         violations = [found for event in events for found in _judged(story, event, contract)]
         if violations:
             return outcomes.broken(contract, violations, "m = (1 - b1) g, v = (1 - b2) g^2, v >= 0")
-        looked = sum(len(_rows(event)) for event in events)
+        looked = sum(_known(row) for event in events for row in _rows(event))
+        if not looked:
+            return outcomes.unjudged(contract, "the optimizer keeps its moments in a way of its own")
         observed = f"moments of {wording.count(looked, 'tensor')} follow from their gradients"
         return outcomes.held(contract, observed, "m = (1 - b1) g, v = (1 - b2) g^2, v >= 0")
 
@@ -110,11 +112,14 @@ def _strangest(rows: list[dict[str, Any]]) -> str:
     return f"{max(_error(row, 'unlike') for row in rows) * 100:.0f} % of it is neither gradient nor weight"
 
 
+def _known(row: dict[str, Any]) -> bool:
+    """Whether there was a moment to compare with its gradient."""
+    return any(number(row.get(name)) is not None for name in ("m_error", "v_error", "beyond"))
+
+
 def _strange(row: dict[str, Any], most: float) -> bool:
-    """Whether a moment holds what no gradient gave it. One that stayed at zero is off by 1: its gradient was so small
-    that its square is none."""
-    first, second = _error(row, "m_error"), _error(row, "v_error")
-    return (first > most and abs(first - 1) > 1e-3) or second > max(most, 1 + 1e-3)
+    """Whether a moment holds what no gradient gave it, or lacks what one did."""
+    return max(_error(row, "m_error"), _error(row, "v_error")) > most
 
 
 def _restored(story: Story, event: Event) -> bool:
