@@ -25,7 +25,9 @@ _MOST = 8
 _AROUND = 24
 """Columns of a lane's line that are not its picture."""
 _LEAST = 12
-_TRY = "Its first window comes after about 400 s; --deep-at STEP or --level deep opens one at once."
+_FIRST_S = 15
+"""Of steps, before the first window at the default budget: what ``probes.windows`` comes to, which loads torch."""
+_TRY = f"Its first window comes after about {_FIRST_S} s of steps; --deep-at STEP or --level deep opens one at once."
 _TRY_LIGHT = "--level standard --deep-at STEP or --level deep opens one."
 
 
