@@ -560,7 +560,7 @@ def test_a_run_on_a_device_has_kernels_with_blocks_and_callers_and_copies_with_t
     assert {"layers", "time", "bricks-in-time", "kernels", "traffic-use", "memory-use", "cards-use"} <= set(read.ids)
     text = " ".join(read.text().split())
     assert page_runs.GEMM in text and "fused_rmsnorm 25.0% 400.0 12.0 embed train.py:33" in text
-    assert "copy to device train.py:41 2 1.05 MB 0.040 pinned no" in text
+    assert "copy to device train.py:41 all 10 2 1.05 MB 0.040 pinned no" in text
     assert "read of a device tensor train.py:60" in text
 
 

@@ -12,6 +12,7 @@ from brickprof import kernel_names
 from brickprof.contracts.verdicts import Verdict
 from brickprof.reports import budgets as of_bricks
 from brickprof.reports import timeline
+from brickprof.reports import transfers as of_lines
 from brickprof.reports.page.parts import told
 from brickprof.reports.page.sections import section
 from brickprof.text import clean
@@ -28,6 +29,7 @@ _MARKS = {
 _ORDER = list(_MARKS)
 _MOST_BRICKS, _MOST_SERIES, _MOST_KERNELS, _FIRST_ROWS = 24, 200, 24, 10
 _WAYS = {"H2D": "to device", "D2H": "to host", "D2D": "to another device", "pin": "to pinned memory"}
+_LEFT_OUT = {"copies": "transfers", "reads and waits": "host_reads"}
 
 
 def contracts(diagnosis: Diagnosis) -> str:
@@ -185,8 +187,12 @@ def moved(diagnosis: Diagnosis) -> str:
     if not told_of:
         return ""
     rows = [_copy(row) if copy else _read(row) for row, copy in told_of]
-    heads = ("what", "asked for in", "times a step", "bytes", "host ms", "memory", "does the host wait?")
-    return _table(heads, rows, numbers=(2, 3, 4))
+    heads = ("what", "asked for in", "in steps looked at", "times in one", "bytes", "host ms", "memory",
+             "does the host wait?")  # fmt: skip
+    more = [(what, of_lines.left_out(diagnosis.run, name)) for what, name in _LEFT_OUT.items()]
+    return _table(heads, rows, numbers=(2, 3, 4, 5)) + "".join(
+        f'<p class="dim">{what}: {told(said)}</p>' for what, said in more if said
+    )
 
 
 def _dicts(rows: Any) -> list[dict[str, Any]]:
@@ -211,7 +217,7 @@ def _read(row: dict[str, Any]) -> list[str]:
 def _where(row: dict[str, Any]) -> list[str]:
     count = row.get("count")
     times = f"{float(count):,.4g}" if isinstance(count, int | float) else "-"
-    return [f"<code>{told(row.get('site') or '(a thread)', 80)}</code>", times]
+    return [f"<code>{told(row.get('site') or '(a thread)', 80)}</code>", of_lines.often(row) or "-", times]
 
 
 def _host_ms(row: dict[str, Any]) -> str:
