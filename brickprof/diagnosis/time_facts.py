@@ -1,8 +1,9 @@
 """Where the time of a run went, for the ``run`` part of diagnosis.json.
 
 Enters: a run. Leaves: ``bricks`` (those that cost most, each with the time that is its own and no brick's inside it),
-``step_budget`` and ``lanes`` (where a step goes), ``kernels`` (by their time on the device), ``unprofiled`` (where a
-run on a CUDA device lacks most of those) and ``looking`` (what each probe cost); nothing where nothing was timed.
+``step_budget`` and ``lanes`` (where a step goes), ``kernels`` (by their time on the device), ``kernels_more`` (how many
+have no row there), ``unprofiled`` (where a run on a CUDA device lacks most of those) and ``looking`` (what each probe
+cost); nothing where nothing was timed.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def time_facts(run: Run | None) -> dict[str, Any]:
         found["bricks"] = _bricks(costs, step_ns)
         found["step_budget"] = step_budget(recent)
         found["lanes"] = [{"name": lane.name, "ms": lane.length / 1e6, "drawn": drawn(lane)} for lane in lanes(recent)]
-        found["kernels"] = _kernels(timed, qualified=run.qualified)
+        found["kernels"], found["kernels_more"] = _kernels(timed, qualified=run.qualified)
     if run is not None and not any(row["source"] == PROFILER for row in found.get("kernels") or ()):
         found["unprofiled"] = unprofiled(part for part in run.parts if part.rank >= 0)
     return {name: told for name, told in found.items() if told}
@@ -127,9 +128,12 @@ def _brick(key: tuple[str, str, str], cost: _Cost, step_ns: dict[str, float], *,
     }  # fmt: skip
 
 
-def _kernels(timed: list[Part], *, qualified: bool) -> list[dict[str, Any]]:
-    rows = kernel_times([of_part(part, qualified=qualified) for part in timed])[:_MOST_KERNELS]
-    return [{**row, "share": _short(row["share"]), "mean_us": _short(row["mean_us"])} for row in rows]
+def _kernels(timed: list[Part], *, qualified: bool) -> tuple[list[dict[str, Any]], int]:
+    """The dearest, and how many others there are."""
+    found = kernel_times([of_part(part, qualified=qualified) for part in timed])
+    rows = found[:_MOST_KERNELS]
+    told = [{**row, "share": _short(row["share"]), "mean_us": _short(row["mean_us"])} for row in rows]
+    return told, len(found) - len(rows)
 
 
 def _short(value: float) -> float:

@@ -126,9 +126,14 @@ def kernels(run: Run | None, diagnosis: Diagnosis) -> str:
     lacking = timeline.kernels_lacking(found, diagnosis.run)
     if run is None or not (found or lacking):
         return ""
-    note = f'<p class="dim">{told(lacking, 300)}</p>' if lacking else ""
-    body = note + (_kernel_table(run, found[:_MOST_KERNELS]) if found else "")
+    rows = found[:_MOST_KERNELS]
+    body = _notes(lacking, timeline.covered(rows)) + (_kernel_table(run, rows) if rows else "")
+    body += _notes(timeline.left_out(rows, len(found) - len(rows)) if len(found) > len(rows) else "")
     return section("kernels", "Kernels by their time on the device", body)
+
+
+def _notes(*said: str) -> str:
+    return "".join(f'<p class="dim">{told(each, 300)}</p>' for each in said if each)
 
 
 def _kernel_table(run: Run, found: list[dict[str, Any]]) -> str:
@@ -190,9 +195,7 @@ def moved(diagnosis: Diagnosis) -> str:
     heads = ("what", "asked for in", "in steps looked at", "times in one", "bytes", "host ms", "memory",
              "does the host wait?")  # fmt: skip
     more = [(what, of_lines.left_out(diagnosis.run, name)) for what, name in _LEFT_OUT.items()]
-    return _table(heads, rows, numbers=(2, 3, 4, 5)) + "".join(
-        f'<p class="dim">{what}: {told(said)}</p>' for what, said in more if said
-    )
+    return _table(heads, rows, numbers=(2, 3, 4, 5)) + _notes(*(f"{what}: {said}" for what, said in more if said))
 
 
 def _dicts(rows: Any) -> list[dict[str, Any]]:
