@@ -18,16 +18,17 @@ from pathlib import Path
 import numpy as np
 import page_runs
 import pytest
-from making import INF, NAN, Made
+from making import INF, NAN, START, Made
 
-from brickprof.bricks import Kind
+from brickprof.bricks import Brick, Kind
 from brickprof.cli.app import main
 from brickprof.contracts.registry import library
 from brickprof.contracts.verdicts import ContractResult, Verdict
 from brickprof.diagnosis import Diagnosis, diagnose
+from brickprof.records import Span
 from brickprof.reports import html as page
 from brickprof.reports.page import heat as heat_cells
-from brickprof.reports.page import resources, steps
+from brickprof.reports.page import resources, steps, tables
 from brickprof.reports.page.curves import curves, thinned
 from brickprof.reports.page.graph import graph
 from brickprof.reports.page.heat import heat_map
@@ -562,6 +563,29 @@ def test_a_run_on_a_device_has_kernels_with_blocks_and_callers_and_copies_with_t
     assert page_runs.GEMM in text and "fused_rmsnorm 25.0% 400.0 12.0 embed train.py:33" in text
     assert "copy to device train.py:41 all 10 2 1.05 MB 0.040 pinned no" in text
     assert "read of a device tensor train.py:60" in text
+
+
+def test_bricks_are_ranked_by_what_they_take_on_the_device_in_a_step():
+    made = page_runs.Device(1)
+    for step in (0, 4):
+        made.timed(step, kernels=False)
+        made.span(Kind.BLOCK, "slow to ask for", step, 0, 9, "forward", device=(5, 1))
+        made.span(Kind.BLOCK, "half", step, 0, 1, "forward", device=(5, 3))
+        made.span(Kind.BLOCK, "half", step, 1, 1, "forward")
+    body = tables.bricks(made.run())
+    text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
+    assert "By their time on the device in a step, as the bar shows it" in text and "device ms in a step" in text
+    names = re.findall(r"<tr[^>]*><td><code>([^<]+)", body)
+    assert names[:2] == ["half", "AdamW"] and names.index("embed") < names.index("slow to ask for")
+    assert "half forward 4 1.000 3.000 100% 6.000" in text and names[-1] == "loader"
+    assert 'value="0.667"' in body
+
+
+def test_without_a_device_bricks_are_ranked_by_the_hosts_time_and_the_heading_says_so():
+    made = Made()
+    made.records.append(Span(Brick(Kind.BLOCK, "head", "Net"), 0, START, START + page_runs.MS, "forward", 1, 0))
+    body = tables.bricks(made.run())
+    assert "host ms in a step" in body and "By their time on the host" in body and "device" not in body
 
 
 def test_sixty_four_ranks_are_a_section_and_a_small_page():

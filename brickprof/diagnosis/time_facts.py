@@ -39,6 +39,12 @@ class _Cost:
     calls: int = 0
     steps: set[tuple[int, int]] = field(default_factory=set)
 
+    def a_step(self, on: str) -> float:
+        """What a step takes that has any, in ns. Not every call is timed on a device: those that are stand for all."""
+        if on == "host":
+            return self.host / len(self.steps)
+        return self.device / max(self.timed_on_device, 1) * self.calls / len(self.steps)
+
 
 def time_facts(run: Run | None) -> dict[str, Any]:
     timed = [part for part in run.parts if part.rank >= 0 and part.spans[0].num_rows] if run is not None else []
@@ -106,25 +112,23 @@ def _phase(number: int) -> str:
 
 
 def _bricks(costs: dict[tuple[str, str, str], _Cost], step_ns: dict[str, float]) -> list[dict[str, Any]]:
-    """The dearest first: by their time on the device where that is known of any, else by the host's."""
+    """The dearest in a step first: by their time on the device where that is known of any, else by the host's."""
     told = {key: cost for key, cost in costs.items() if key[2] not in _AROUND and key[1] != "step"}
     by_device = "device" in step_ns and any(cost.timed_on_device for cost in told.values())
-    size = {key: cost.device if by_device else cost.host for key, cost in told.items()}
+    on = "device" if by_device else "host"
+    size = {key: cost.a_step(on) for key, cost in told.items()}
     return [
-        _brick(key, told[key], step_ns, by_device=by_device)
+        _brick(key, told[key].calls, size[key], on, step_ns.get(on))
         for key in sorted(told, key=lambda key: -size[key])[:_MOST_BRICKS]
         if size[key] > 0
     ]
 
 
-def _brick(key: tuple[str, str, str], cost: _Cost, step_ns: dict[str, float], *, by_device: bool) -> dict[str, Any]:
+def _brick(key: tuple[str, str, str], calls: int, ns: float, on: str, step_ns: float | None) -> dict[str, Any]:
     name, kind, phase = key
-    spent = cost.device if by_device else cost.host
-    step = step_ns.get("device" if by_device else "host")
     return {
-        "brick": name, "kind": kind, "phase": phase, "on": "device" if by_device else "host",
-        "ms_a_step": _short(spent / len(cost.steps) / 1e6),
-        "share": None if not step else _short(spent / len(cost.steps) / step), "calls": cost.calls,
+        "brick": name, "kind": kind, "phase": phase, "on": on, "ms_a_step": _short(ns / 1e6),
+        "share": None if not step_ns else _short(ns / step_ns), "calls": calls,
     }  # fmt: skip
 
 
