@@ -211,7 +211,7 @@ def moved(diagnosis: Diagnosis) -> str:
         return ""
     rows = [_copy(row) if copy else _read(row) for row, copy in told_of]
     heads = ("what", "asked for in", "in steps looked at", "times in one", "bytes", "host ms", "memory",
-             "does the host wait?")  # fmt: skip
+             "host waits?")  # fmt: skip
     more = [(what, of_lines.left_out(diagnosis.run, name)) for what, name in _LEFT_OUT.items()]
     return _table(heads, rows, numbers=(2, 3, 4, 5)) + _notes(*(f"{what}: {said}" for what, said in more if said))
 
