@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from brickprof import kernel_names
 from brickprof.run.kernel_times import TRITON, kernel_times, of_frame
-from brickprof.run.step_budget import IDLE
+from brickprof.run.step_budget import IDLE, legend
 from brickprof.run.step_budget import drawn as draw
 from brickprof.text import clean
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["TITLE", "covered", "draw", "kernel_lines", "kernels", "kernels_lacking", "left_out", "lines"]
+__all__ = ["covered", "draw", "kernel_lines", "kernels", "kernels_lacking", "left_out", "lines", "title"]
 
-TITLE = "Where a step goes    Forward Backward Optimizer Loader Transfer Wait Eval Recompute User · idle"
+_TITLE = "Where a step goes"
 _MOST = 8
 _AROUND = 24
 """Columns of a lane's line that are not its picture."""
@@ -37,9 +37,17 @@ def kernels(spans: pd.DataFrame) -> list[dict[str, Any]]:
     return kernel_times(of_frame(spans))
 
 
+def title(told: dict[str, Any]) -> str:
+    """With what the letters of its lanes stand for."""
+    lanes = told.get("lanes")
+    drawn = [str(each.get("drawn")) for each in lanes if isinstance(each, dict)] if isinstance(lanes, list) else []
+    return f"{_TITLE}    {legend(drawn)}"
+
+
 def lines(told: dict[str, Any], width: int | None = None) -> list[str]:
     """The budget and the lanes, for people."""
-    found = [
+    found = [_meant(told)] if told.get("lanes") and told.get("step_budget") else []
+    found += [
         f"{each['name']:<6} {_narrow(each['drawn'], width)}  {each['ms']:.2f} ms" for each in told.get("lanes") or ()
     ]
     for name in ("host", "device"):
@@ -47,6 +55,12 @@ def lines(told: dict[str, Any], width: int | None = None) -> list[str]:
             parts = [f"{phase} {share:.0%}" for phase, share in shares.items() if share >= 0.005 or phase == IDLE]
             found.append(f"{name:<6} {' · '.join(parts)}")
     return found
+
+
+def _meant(told: dict[str, Any]) -> str:
+    steps = told["step_budget"].get("steps")
+    many = isinstance(steps, int) and steps > 1
+    return f"The lanes are one step, the shares the mean of {steps:,}." if many else "Lanes and shares are of one step."
 
 
 def _narrow(picture: str, width: int | None) -> str:

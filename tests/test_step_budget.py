@@ -78,6 +78,24 @@ def test_what_looking_took_is_not_idle():
     assert step_budget(spans)["host"] == {"forward": 0.5, "brickprof": 0.15, "idle": 0.35}
 
 
+def test_what_looking_took_is_drawn_and_explained_where_it_occurs():
+    forward, backward = host("block", "forward", 0, 400), host("step", "backward", 600, 800)
+    shown = [timeline.draw(lanes(frame(whole(looking=ns), forward, backward))[0], width=10) for ns in (0, 100, 10**6)]
+    assert shown == ["FFFF··BB··", "FFFF··BB·P", "FFFFPPBBPP"]
+    titles = [timeline.title({"lanes": [{"drawn": picture}]}) for picture in shown]
+    assert "brickProf" not in titles[0] and all(title.endswith("User brickProf · idle") for title in titles[1:])
+
+
+def test_it_is_said_that_the_lanes_are_one_step_and_the_shares_a_mean():
+    lane, shares = [{"name": "host", "ms": 1.0, "drawn": "F"}], {"host": {"forward": 1.0}}
+    (said, *_) = timeline.lines({"lanes": lane, "step_budget": {**shares, "steps": 3}})
+    assert said == "The lanes are one step, the shares the mean of 3."
+    assert (
+        timeline.lines({"lanes": lane, "step_budget": {**shares, "steps": 1}})[0] == "Lanes and shares are of one step."
+    )
+    assert timeline.lines({}) == []
+
+
 def test_the_device_has_a_lane_of_its_own():
     spans = frame(
         whole(device=800, start=5000),
