@@ -1,7 +1,8 @@
 """Where a step goes, as a picture of two lanes and a line of shares; and the kernels that took the device longest.
 
-Enters: the ``run`` part of a diagnosis (``lines``, ``kernel_lines``), or spans (``kernels``). Leaves: facts and plain
-lines. The lanes are drawn in letters, so that no meaning hangs on a colour.
+Enters: the ``run`` part of a diagnosis (``lines``, ``kernel_lines``), spans (``kernels``), or rows of kernels
+(``covered``, ``left_out``). Leaves: facts and plain lines. The lanes are drawn in letters, so that no meaning hangs on
+a colour.
 """
 
 from __future__ import annotations
@@ -11,32 +12,42 @@ from typing import TYPE_CHECKING, Any
 
 from brickprof import kernel_names
 from brickprof.run.kernel_times import TRITON, kernel_times, of_frame
-from brickprof.run.step_budget import IDLE
+from brickprof.run.step_budget import IDLE, legend
 from brickprof.run.step_budget import drawn as draw
 from brickprof.text import clean
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["TITLE", "draw", "kernel_lines", "kernels", "kernels_lacking", "lines"]
+__all__ = ["covered", "draw", "kernel_lines", "kernels", "kernels_lacking", "left_out", "lines", "title"]
 
-TITLE = "Where a step goes    Forward Backward Optimizer Loader Transfer Wait Eval Recompute User · idle"
+_TITLE = "Where a step goes"
 _MOST = 8
 _AROUND = 24
 """Columns of a lane's line that are not its picture."""
 _LEAST = 12
-_TRY = "Its first window comes after about 400 s; --deep-at STEP or --level deep opens one at once."
+_FIRST_S = 15
+"""Of steps, before the first window at the default budget: what ``probes.windows`` comes to, which loads torch."""
+_TRY = f"Its first window comes after about {_FIRST_S} s of steps; --deep-at STEP or --level deep opens one at once."
 _TRY_LIGHT = "--level standard --deep-at STEP or --level deep opens one."
 
 
 def kernels(spans: pd.DataFrame) -> list[dict[str, Any]]:
     """The kernels whose time on the device is known, the dearest first."""
-    return kernel_times(of_frame(spans))[: 3 * _MOST]
+    return kernel_times(of_frame(spans))
+
+
+def title(told: dict[str, Any]) -> str:
+    """With what the letters of its lanes stand for."""
+    lanes = told.get("lanes")
+    drawn = [str(each.get("drawn")) for each in lanes if isinstance(each, dict)] if isinstance(lanes, list) else []
+    return f"{_TITLE}    {legend(drawn)}"
 
 
 def lines(told: dict[str, Any], width: int | None = None) -> list[str]:
     """The budget and the lanes, for people."""
-    found = [
+    found = [_meant(told)] if told.get("lanes") and told.get("step_budget") else []
+    found += [
         f"{each['name']:<6} {_narrow(each['drawn'], width)}  {each['ms']:.2f} ms" for each in told.get("lanes") or ()
     ]
     for name in ("host", "device"):
@@ -44,6 +55,12 @@ def lines(told: dict[str, Any], width: int | None = None) -> list[str]:
             parts = [f"{phase} {share:.0%}" for phase, share in shares.items() if share >= 0.005 or phase == IDLE]
             found.append(f"{name:<6} {' · '.join(parts)}")
     return found
+
+
+def _meant(told: dict[str, Any]) -> str:
+    steps = told["step_budget"].get("steps")
+    many = isinstance(steps, int) and steps > 1
+    return f"The lanes are one step, the shares the mean of {steps:,}." if many else "Lanes and shares are of one step."
 
 
 def _narrow(picture: str, width: int | None) -> str:
@@ -55,9 +72,31 @@ def _narrow(picture: str, width: int | None) -> str:
 
 
 def kernel_lines(told: dict[str, Any]) -> list[str]:
-    rows = (told.get("kernels") or ())[:_MOST]
-    lacking = kernels_lacking(rows, told)
-    return [*([lacking] if lacking else []), *map(_kernel_line, rows)]
+    found = told.get("kernels") or ()
+    rows = found[:_MOST]
+    more = len(found) - len(rows) + (told.get("kernels_more") or 0)
+    heads = [line for line in (kernels_lacking(rows, told), covered(rows)) if line]
+    return [*heads, *map(_kernel_line, rows), *([left_out(rows, more)] if more else [])]
+
+
+def covered(rows: Sequence[dict[str, Any]]) -> str:
+    """How many steps the rows are of, and what all kernels take in one; nothing where that is not written."""
+    if not rows or not rows[0].get("steps"):
+        return ""
+    steps = rows[0]["steps"]
+    return f"Of {steps:,} {'step' if steps == 1 else 'steps'}: {_us_a_step(rows) / 1e3:,.3f} ms of kernels in a step."
+
+
+def left_out(rows: Sequence[dict[str, Any]], more: int) -> str:
+    """What the kernels come to that have no row."""
+    share = max(1.0 - sum(row["share"] for row in rows), 0.0)
+    return f"and {more:,} more: {share:.1%}, {share * _us_a_step(rows):,.1f} us in a step"
+
+
+def _us_a_step(rows: Sequence[dict[str, Any]]) -> float:
+    """What all kernels take, of which each row has its share."""
+    first = rows[0]
+    return float(first["mean_us"] * first["a_step"] / first["share"]) if first["share"] else 0.0
 
 
 def _kernel_line(row: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """The copies and host reads of a step in a small table: what, how large, how long the host took, and who asked.
 
 Enters: the ``run`` part of a diagnosis. Leaves: lines of text, each string of the run's cleaned; none where nothing was
-transferred.
+transferred. ``often`` and ``left_out`` say the same on the page.
 """
 
 from __future__ import annotations
@@ -14,10 +14,27 @@ _WAYS = {"H2D": "to device", "D2H": "to host", "D2D": "to another device", "pin"
 
 
 def lines(run: dict[str, Any]) -> list[str]:
-    """Of a step that was looked at."""
+    """What a step makes that makes any, and in how many of those looked at."""
     copies = [_copy(row) for row in run.get("transfers") or () if isinstance(row, dict)]
     reads = [_read(row) for row in run.get("host_reads") or () if isinstance(row, dict)]
-    return [*copies, *reads]
+    return [*copies, *filter(None, [left_out(run, "transfers")]), *reads, *filter(None, [left_out(run, "host_reads")])]
+
+
+def often(row: dict[str, Any]) -> str:
+    """In how many of the steps looked at, where it is written."""
+    steps, of = row.get("steps"), row.get("of")
+    if not isinstance(steps, int) or not isinstance(of, int):
+        return ""
+    return f"all {of:,}" if steps == of else f"{steps:,} of {of:,}"
+
+
+def left_out(run: dict[str, Any], name: str) -> str:
+    """What the lines come to that have no row; nothing where all have one."""
+    more = run.get(f"{name}_more")
+    if not isinstance(more, dict) or not more.get("lines"):
+        return ""
+    size = f"{_size(more.get('bytes'))}, " if name == "transfers" else ""
+    return f"and {_number(more['lines']):,.0f} more: {size}{_number(more.get('ns')) / 1e6:,.3f} ms in a step on average"
 
 
 def _copy(row: dict[str, Any]) -> str:
@@ -35,7 +52,8 @@ def _read(row: dict[str, Any]) -> str:
 
 def _line(row: dict[str, Any], size: str, told: str) -> str:
     site = clean(row.get("site", ""), limit=60) or "(a thread)"
-    return f"{_number(row.get('count')):>6}x  {size:>9}  {_number(row.get('ns')) / 1e6:8.3f} ms  {site}  {told}"
+    steps = f"  in {often(row)} steps" if often(row) else ""
+    return f"{_number(row.get('count')):>6}x  {size:>9}  {_number(row.get('ns')) / 1e6:8.3f} ms  {site}  {told}{steps}"
 
 
 def _number(value: Any) -> float:

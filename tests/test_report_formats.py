@@ -33,8 +33,9 @@ from brickprof.reports import csv as csv_report
 from brickprof.reports import github, junit, markdown, sarif
 from brickprof.reports import json as json_report
 from brickprof.reports.places import EVIDENCE, SCRIPT, Place, Places
+from brickprof.rules import wording
 from brickprof.run import Run
-from brickprof.text import clean
+from brickprof.text import capital, clean
 
 GOLDEN = Path(__file__).with_name("golden") / "reports"
 SCHEMA = json.loads(json_report.SCHEMA.read_text("utf-8"))
@@ -689,3 +690,16 @@ def test_no_summary_is_written_unasked(tmp_path, monkeypatch):
     folder = several_run().run().save(tmp_path / "k3f9")
     assert main(["report", str(folder), "-r", "github"]) == 0
     assert not summary.exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "begins"),
+    [
+        ("train.py:60 reads", "train.py:60"), ("src/data reads", "src/data"), ("weight_decay is 0", "weight_decay"),
+        ("bf16 overflows", "bf16"), ("forward() returns", "forward()"), ("lossScale falls", "lossScale"),
+        ("the loss, falls", "The"), ("here: nothing", "Here:"), ("loss.", "Loss."), ("re-run it", "Re-run"), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_sentence_that_begins_with_a_name_keeps_its_case(said, begins):
+    assert wording.sentence(said).startswith(begins) and capital(said).startswith(begins)
+    assert capital(said)[1:] == said[1:]

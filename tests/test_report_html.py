@@ -18,16 +18,17 @@ from pathlib import Path
 import numpy as np
 import page_runs
 import pytest
-from making import INF, NAN, Made
+from making import INF, NAN, START, Made
 
-from brickprof.bricks import Kind
+from brickprof.bricks import Brick, Kind
 from brickprof.cli.app import main
 from brickprof.contracts.registry import library
 from brickprof.contracts.verdicts import ContractResult, Verdict
 from brickprof.diagnosis import Diagnosis, diagnose
+from brickprof.records import Span
 from brickprof.reports import html as page
 from brickprof.reports.page import heat as heat_cells
-from brickprof.reports.page import resources, steps
+from brickprof.reports.page import resources, sections, steps, tables
 from brickprof.reports.page.curves import curves, thinned
 from brickprof.reports.page.graph import graph
 from brickprof.reports.page.heat import heat_map
@@ -453,6 +454,9 @@ def test_many_timed_steps_are_spread_and_hold_the_one_that_matters():
     told = steps.budget(steps.Timed(made.run()), focus=61)
     assert 61 in told["host"]["steps"] and len(told["host"]["steps"]) <= steps.MOST_STEPS + 1
     assert told["host"]["steps"][0] == 0 and told["host"]["steps"][-1] == 119
+    assert "120 timed steps, 49 of them drawn" in sections.times(told)
+    few = steps.budget(steps.Timed(page_runs.device_run()))
+    assert "10 timed steps<" in sections.times(few)
 
 
 def test_the_timeline_nests_bricks_and_gives_each_stream_a_lane():
@@ -560,8 +564,31 @@ def test_a_run_on_a_device_has_kernels_with_blocks_and_callers_and_copies_with_t
     assert {"layers", "time", "bricks-in-time", "kernels", "traffic-use", "memory-use", "cards-use"} <= set(read.ids)
     text = " ".join(read.text().split())
     assert page_runs.GEMM in text and "fused_rmsnorm 25.0% 400.0 12.0 embed train.py:33" in text
-    assert "copy to device train.py:41 2 1.05 MB 0.040 pinned no" in text
+    assert "copy to device train.py:41 all 10 2 1.05 MB 0.040 pinned no" in text
     assert "read of a device tensor train.py:60" in text
+
+
+def test_bricks_are_ranked_by_what_they_take_on_the_device_in_a_step():
+    made = page_runs.Device(1)
+    for step in (0, 4):
+        made.timed(step, kernels=False)
+        made.span(Kind.BLOCK, "slow to ask for", step, 0, 9, "forward", device=(5, 1))
+        made.span(Kind.BLOCK, "half", step, 0, 1, "forward", device=(5, 3))
+        made.span(Kind.BLOCK, "half", step, 1, 1, "forward")
+    body = tables.bricks(made.run())
+    text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
+    assert "By their time on the device in a step, as the bar shows it" in text and "device ms in a step" in text
+    names = re.findall(r"<tr[^>]*><td><code>([^<]+)", body)
+    assert names[:2] == ["half", "AdamW"] and names.index("embed") < names.index("slow to ask for")
+    assert "half forward 4 1.000 3.000 100% 6.000" in text and names[-1] == "loader"
+    assert 'value="0.667"' in body
+
+
+def test_without_a_device_bricks_are_ranked_by_the_hosts_time_and_the_heading_says_so():
+    made = Made()
+    made.records.append(Span(Brick(Kind.BLOCK, "head", "Net"), 0, START, START + page_runs.MS, "forward", 1, 0))
+    body = tables.bricks(made.run())
+    assert "host ms in a step" in body and "By their time on the host" in body and "device" not in body
 
 
 def test_sixty_four_ranks_are_a_section_and_a_small_page():
@@ -724,6 +751,39 @@ DEVICE = """
   document.querySelector("nav button").click();
   said.pictures = document.querySelectorAll("canvas").length;
 """
+LEGIBLE = """
+  const pen = CanvasRenderingContext2D.prototype, sheets = new Map();
+  const hear = (name, told) => {
+    const real = pen[name];
+    pen[name] = function (...given) {
+      if (!sheets.has(this)) sheets.set(this, []);
+      sheets.get(this).push([name, told(this, ...given)]);
+      return real.apply(this, given);
+    };
+  };
+  hear("fillText", (on, word, x, y) => ({ word, y, tick: on.textAlign === "right" }));
+  hear("fillRect", () => null);
+  hear("lineTo", (on, x, y) => y);
+  for (const id of ["traffic", "memory", "cards"]) {
+    document.querySelector(`#${id} canvas`).dispatchEvent(new MouseEvent("dblclick"));
+  }
+  const all = [...sheets.values()].map((acts) => acts.filter(([name, what]) => name !== "lineTo" || what < 1e4));
+  const texts = all.map((acts) => acts.filter(([name]) => name === "fillText").map(([, what]) => what));
+  said.words = texts.flat().map((what) => what.word);
+  said.limits = all.flatMap((acts) => acts.filter(([, what], at) => what && what.word === "limit" && at &&
+    acts[at - 1][0] === "fillRect")).length;
+  const highest = (numbers) => Math.min(...numbers);
+  const above = all.map((acts, at) => {
+    const ticks = texts[at].filter((what) => what.tick).map((what) => what.y);
+    const lines = acts.filter(([name]) => name === "lineTo").map(([, y]) => y);
+    return ticks.length ? highest(ticks) - highest(lines) : 0;
+  });
+  said.charts = above.length;
+  said.above = above.filter((by) => by > 0.5).length;
+  const wide = (id) => [...document.querySelectorAll(`#${id} .wide`)];
+  const off = (one) => one.scrollWidth > one.clientWidth;
+  said.off = ["bricks", "kernels", "traffic-use"].filter((id) => !wide(id).length || wide(id).some(off));
+"""
 RANKS = """
   const buttons = [...document.querySelectorAll("#compared button")];
   const seen = () => [...document.querySelectorAll("#ranks canvas")].map((one) => one.clientWidth > 0);
@@ -786,6 +846,30 @@ def test_in_a_browser_bricks_are_named_by_keyboard_and_pointer_and_a_contract_le
     assert "step 24" not in said["hovered"] and "· host ·" in said["hovered"]
     assert said["bar"].startswith("step 0 · host 40 ms: loader 1.99 ms, transfer 500 µs")
     assert said["row"] and said["contract"].startswith(said["row"]) and said["pictures"] > 15
+
+
+def long_names() -> Run:
+    """A run on a device with names that need room: of kernels, of paths, of directions."""
+    made = page_runs.Device(1)
+    for step in (0, 4):
+        made.step(step)
+        made.timed(step)
+        made.resources(step)
+        made.span(Kind.KERNEL, "void_" + "elementwise" * 12, step, 1, 0, "forward", device=(5, 1), source="profiler")
+        rows = [["a/long/path/of/" + "folders/" * 6 + "train.py:41", "pin", 1, 900, True, False, 9],
+                ["train.py:9", "H2D", 1, 900, True, False, 9]]  # fmt: skip
+        made.event("transfers", step, count=2, bytes=1800, rows=rows)
+    return made.run()
+
+
+@browser
+@pytest.mark.parametrize("width", [1440, 700])
+def test_in_a_browser_legends_limits_ticks_and_tables_can_be_read(tmp_path, width):
+    run = long_names()
+    said, complaints = seen(page.text(diagnose(run), run), tmp_path, width, LEGIBLE)
+    assert complaints == "" and said["off"] == []
+    assert {"to pinned memory", "to device"} <= set(said["words"]) and said["limits"] == 1
+    assert said["charts"] > 8 and said["above"] == 0  # no line goes higher than the highest tick
 
 
 @browser

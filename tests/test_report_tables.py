@@ -31,7 +31,7 @@ def test_csv_has_a_row_for_each_finding():
     rows = list(csv.DictReader(io.StringIO(csv_report.text(diagnosis, run))))
     assert [row["finding"] for row in rows] == ["F1", "F2", "F3"]
     assert (rows[1]["file"], rows[1]["line"], rows[0]["line"]) == ("lib/data.py", "77", "")
-    assert rows[2]["whys"].startswith("What does the host read in a step? Train.py:31 reads 23 numbers")
+    assert rows[2]["whys"].startswith("What does the host read in a step? train.py:31 reads 23 numbers")
     assert rows[0]["run"] == "k3f9" and rows[0]["run_verdict"] == "FAIL" and float(rows[0]["confidence"]) > 0
     listed = list(csv.DictReader(io.StringIO(contracts_csv.text(diagnosis))))
     assert [row["contract"] for row in listed] == [each.id for each in diagnosis.contracts]

@@ -358,6 +358,17 @@ def test_what_a_run_cannot_show_is_not_evaluated_and_says_why(rule):
     assert result.why
 
 
+def test_no_contract_promises_a_level_that_records_nothing_for_it():
+    made = Made()
+    made.healthy(5)
+    for device_ in ("cpu", "cuda:0"):
+        for event in made.records:
+            if getattr(event, "kind", "") == "tensor":
+                event.fields["device"] = device_
+        said = judge(made, device.NoTensorCores)
+        assert said.verdict is Verdict.NOT_EVALUATED and "--level" not in said.why and "check operator" in said.why
+
+
 @pytest.mark.parametrize(
     ("cost", "seconds", "verdict"),
     [(0.01, 100.0, Verdict.PASS), (0.3, 0.2, Verdict.VACUOUS), (0.3, 100.0, Verdict.FAIL)],

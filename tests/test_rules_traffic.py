@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import io
+import re
 
 import pytest
 from making import START, Made
@@ -14,6 +16,7 @@ from brickprof.contracts.verdicts import Severity, Verdict
 from brickprof.diagnosis import diagnose
 from brickprof.records import Span
 from brickprof.reports import overview, terminal
+from brickprof.reports.page import tables
 from brickprof.rules import host_reads, launch_counts
 from brickprof.rules.story import Story
 
@@ -218,6 +221,47 @@ def test_one_mistake_is_one_finding():
     )
     found = [each for each in diagnose(made.run()).findings if each.severity is not Severity.INFO]
     assert [each.root_cause for each in found] == ["extra-transfers"]
+
+
+# -- the table of lines
+
+
+def told_of(made: Made, width: int = 200) -> tuple[str, str]:
+    """What the terminal and the page say of a run."""
+    run = made.run()
+    found, stream = diagnose(run), io.StringIO()
+    overview.render(found, Console(file=stream, width=width))
+    return stream.getvalue(), " ".join(html.unescape(re.sub(r"<[^>]+>", " ", tables.moved(found))).split())
+
+
+def now_and_then() -> Made:
+    """A checkpoint is fetched in one of eight steps and takes long; a batch is moved in each."""
+    seldom = [row(1, "train.py:70", "D2H", 8_000_000, 5 * MS), *[row(0, "train.py:8", "pin")] * 7]
+    made = moving(row(2, ns=MS), seldom)
+    for event in made.records:
+        if getattr(event, "kind", "") == "transfers":
+            event.fields["rows"] = [each for each in event.fields["rows"] if each[2]]
+    return made
+
+
+def test_a_copy_of_few_steps_is_told_as_such_and_ranked_by_what_it_takes_on_average():
+    made = now_and_then()
+    first, second = diagnose(made.run()).run["transfers"]
+    assert (first["site"], first["steps"], first["of"]) == ("train.py:9", 8, 8)
+    assert (second["site"], second["steps"], second["of"], second["count"]) == ("train.py:70", 1, 8, 1.0)
+    shown, page = told_of(made)
+    assert "the host goes on  in 1 of 8 steps" in shown and "in all 8 steps" in shown
+    assert "copy to host train.py:70 1 of 8 1 8 MB" in page and "train.py:9 all 8 2" in page
+
+
+def test_lines_that_have_no_row_are_counted_with_what_they_move_and_take():
+    made = moving(*(row(1, f"train.py:{line}", size=1000 * line, ns=line * MS) for line in range(1, 12)))
+    told = diagnose(made.run()).run
+    assert len(told["transfers"]) == 8
+    assert told["transfers_more"] == {"lines": 3, "bytes": 6000.0, "ns": 6.0 * MS}
+    for shown in told_of(made):
+        assert "and 3 more: 6 kB, 6.000 ms in a step on average" in shown
+    assert "transfers_more" not in diagnose(now_and_then().run()).run
 
 
 # -- launches

@@ -17,6 +17,7 @@ from brickprof.diagnosis.time_facts import time_facts
 from brickprof.records import RunMeta, Span
 from brickprof.reports import html as page
 from brickprof.reports import overview, timeline
+from brickprof.reports.page import tables
 from brickprof.run import Run
 from brickprof.run.step_budget import lanes, step_budget
 
@@ -77,6 +78,23 @@ def test_what_looking_took_is_not_idle():
     assert step_budget(spans)["host"] == {"forward": 0.5, "brickprof": 0.15, "idle": 0.35}
 
 
+def test_what_looking_took_is_drawn_and_explained_where_it_occurs():
+    forward, backward = host("block", "forward", 0, 400), host("step", "backward", 600, 800)
+    shown = [timeline.draw(lanes(frame(whole(looking=ns), forward, backward))[0], width=10) for ns in (0, 100, 10**6)]
+    assert shown == ["FFFF··BB··", "FFFF··BB·P", "FFFFPPBBPP"]
+    titles = [timeline.title({"lanes": [{"drawn": picture}]}) for picture in shown]
+    assert "brickProf" not in titles[0] and all(title.endswith("User brickProf · idle") for title in titles[1:])
+
+
+def test_it_is_said_that_the_lanes_are_one_step_and_the_shares_a_mean():
+    lane, shares = [{"name": "host", "ms": 1.0, "drawn": "F"}], {"host": {"forward": 1.0}}
+    (said, *_) = timeline.lines({"lanes": lane, "step_budget": {**shares, "steps": 3}})
+    assert said == "The lanes are one step, the shares the mean of 3."
+    (said, *_) = timeline.lines({"lanes": lane, "step_budget": {**shares, "steps": 1}})
+    assert said == "Lanes and shares are of one step."
+    assert timeline.lines({}) == []
+
+
 def test_the_device_has_a_lane_of_its_own():
     spans = frame(
         whole(device=800, start=5000),
@@ -112,7 +130,29 @@ def test_kernels_by_their_time_on_the_device():
     assert (first["kernel"], first["share"], first["mean_us"], first["a_step"]) == ("gemm", 0.8, 200.0, 2.0)
     assert second["a_step"] == 1.0
     shown = timeline.kernel_lines({"kernels": [{**first, "kernel": "evil\x1b[31m"}]})
-    assert "\x1b" not in shown[0]
+    assert len(shown) == 3 and not any("\x1b" in line for line in shown)
+    assert shown[1] == "Of 2 steps: 0.500 ms of kernels in a step."
+
+
+def many_kernels(count):
+    """Of one step: the first takes most, and each after it a microsecond less."""
+    return [kernel(0, f"k{n}", 1000 * (count - n), PROFILED) for n in range(count)]
+
+
+def test_kernels_that_have_no_row_are_counted_with_their_share_and_time():
+    told = time_facts(as_run(many_kernels(30)))
+    assert len(told["kernels"]) == 16 and told["kernels_more"] == 14
+    shown = timeline.kernel_lines(told)
+    assert shown[0] == "Of 1 step: 0.465 ms of kernels in a step." and len(shown) == 10
+    assert shown[-1] == "and 22 more: 54.4%, 253.0 us in a step"
+    assert "more" not in timeline.kernel_lines(time_facts(as_run(many_kernels(8))))[-1]
+
+
+def test_the_page_says_so_too():
+    run = as_run(many_kernels(30))
+    body = html.unescape(tables.kernels(run, diagnose(run)))
+    assert "Of 1 step: 0.465 ms of kernels in a step." in body
+    assert "and 6 more: 4.5%, 21.0 us in a step" in body and "k23" in body and "k24" not in body
 
 
 PROFILED, HEARD = json.dumps({"device_start_ns": 1, "source": "profiler"}), '{"site":"train.py:7","source":"triton"}'

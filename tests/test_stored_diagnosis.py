@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -399,6 +400,18 @@ def test_where_the_device_was_timed_its_time_decides():
     first, second = time_facts(run)["bricks"]
     assert (first["brick"], first["on"], first["ms_a_step"], first["share"]) == ("slow", "device", 4.0, 0.5)
     assert second["ms_a_step"] == 1.0
+
+
+def test_what_was_timed_on_the_device_stands_for_all_and_the_order_is_that_of_the_numbers():
+    """One of two calls of ``half`` has a time on the device; ``seldom`` runs in one step of two."""
+    half = [span("half", "forward", at, at + 1000, 4 + at // 1000, 1, **told)
+            for at, told in ((0, {"device_ns": 3_000_000}), (1000, {}))]  # fmt: skip
+    often = [replace(span("often", "forward", 3000, 4000, 8 + step, 1, device_ns=4_000_000), step=step)
+             for step in (3, 4)]  # fmt: skip
+    seldom = span("seldom", "forward", 5000, 6000, 20, 1, device_ns=5_000_000)
+    whole = span("step", "step", 0, 10_000_000, 1, device_ns=20_000_000)
+    told = time_facts(Run.from_records([whole, replace(whole, step=4, id=2), *half, *often, seldom]))["bricks"]
+    assert [(row["brick"], row["ms_a_step"]) for row in told] == [("half", 6.0), ("seldom", 5.0), ("often", 4.0)]
 
 
 def test_a_run_that_goes_on_is_not_asked_for_its_course():

@@ -15,6 +15,8 @@ from brickprof.capture.taps import kineto
 from brickprof.capture.taps.kineto import Ran
 from brickprof.capture.trace import PHASE
 from brickprof.probes import windows
+from brickprof.reports import timeline
+from brickprof.settings import Settings
 
 
 class Event:
@@ -408,3 +410,9 @@ def test_the_time_of_a_script_that_waits_for_something_else_is_not_the_steps(mon
     probe.session.cadence.typical_ns = 1e8
     wanted = [step for step in range(20, 400) if step != 50 and probe._wanted(step) is not None]
     assert wanted and min(wanted) == 150  # 0.15 s are one per cent of 15 s, though 1,000 have gone by
+
+
+def test_what_a_report_says_of_the_first_window_is_what_the_probe_does():
+    lasts = windows._EXPECTED_S / (windows._FIRST_SHARE * Settings().budget)
+    assert pytest.approx(lasts) == timeline._FIRST_S
+    assert f"about {timeline._FIRST_S} s of steps" in timeline.kernels_lacking([], {"unprofiled": True})

@@ -1,8 +1,9 @@
 """Where the time of a run went, for the ``run`` part of diagnosis.json.
 
 Enters: a run. Leaves: ``bricks`` (those that cost most, each with the time that is its own and no brick's inside it),
-``step_budget`` and ``lanes`` (where a step goes), ``kernels`` (by their time on the device), ``unprofiled`` (where a
-run on a CUDA device lacks most of those) and ``looking`` (what each probe cost); nothing where nothing was timed.
+``step_budget`` and ``lanes`` (where a step goes), ``kernels`` (by their time on the device), ``kernels_more`` (how many
+have no row there), ``unprofiled`` (where a run on a CUDA device lacks most of those) and ``looking`` (what each probe
+cost); nothing where nothing was timed.
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ class _Cost:
     calls: int = 0
     steps: set[tuple[int, int]] = field(default_factory=set)
 
+    def a_step(self, on: str) -> float:
+        """What a step takes that has any, in ns. Not every call is timed on a device: those that are stand for all."""
+        if on == "host":
+            return self.host / len(self.steps)
+        return self.device / max(self.timed_on_device, 1) * self.calls / len(self.steps)
+
 
 def time_facts(run: Run | None) -> dict[str, Any]:
     timed = [part for part in run.parts if part.rank >= 0 and part.spans[0].num_rows] if run is not None else []
@@ -48,7 +55,7 @@ def time_facts(run: Run | None) -> dict[str, Any]:
         found["bricks"] = _bricks(costs, step_ns)
         found["step_budget"] = step_budget(recent)
         found["lanes"] = [{"name": lane.name, "ms": lane.length / 1e6, "drawn": drawn(lane)} for lane in lanes(recent)]
-        found["kernels"] = _kernels(timed, qualified=run.qualified)
+        found["kernels"], found["kernels_more"] = _kernels(timed, qualified=run.qualified)
     if run is not None and not any(row["source"] == PROFILER for row in found.get("kernels") or ()):
         found["unprofiled"] = unprofiled(part for part in run.parts if part.rank >= 0)
     return {name: told for name, told in found.items() if told}
@@ -105,31 +112,32 @@ def _phase(number: int) -> str:
 
 
 def _bricks(costs: dict[tuple[str, str, str], _Cost], step_ns: dict[str, float]) -> list[dict[str, Any]]:
-    """The dearest first: by their time on the device where that is known of any, else by the host's."""
+    """The dearest in a step first: by their time on the device where that is known of any, else by the host's."""
     told = {key: cost for key, cost in costs.items() if key[2] not in _AROUND and key[1] != "step"}
     by_device = "device" in step_ns and any(cost.timed_on_device for cost in told.values())
-    size = {key: cost.device if by_device else cost.host for key, cost in told.items()}
+    on = "device" if by_device else "host"
+    size = {key: cost.a_step(on) for key, cost in told.items()}
     return [
-        _brick(key, told[key], step_ns, by_device=by_device)
+        _brick(key, told[key].calls, size[key], on, step_ns.get(on))
         for key in sorted(told, key=lambda key: -size[key])[:_MOST_BRICKS]
         if size[key] > 0
     ]
 
 
-def _brick(key: tuple[str, str, str], cost: _Cost, step_ns: dict[str, float], *, by_device: bool) -> dict[str, Any]:
+def _brick(key: tuple[str, str, str], calls: int, ns: float, on: str, step_ns: float | None) -> dict[str, Any]:
     name, kind, phase = key
-    spent = cost.device if by_device else cost.host
-    step = step_ns.get("device" if by_device else "host")
     return {
-        "brick": name, "kind": kind, "phase": phase, "on": "device" if by_device else "host",
-        "ms_a_step": _short(spent / len(cost.steps) / 1e6),
-        "share": None if not step else _short(spent / len(cost.steps) / step), "calls": cost.calls,
+        "brick": name, "kind": kind, "phase": phase, "on": on, "ms_a_step": _short(ns / 1e6),
+        "share": None if not step_ns else _short(ns / step_ns), "calls": calls,
     }  # fmt: skip
 
 
-def _kernels(timed: list[Part], *, qualified: bool) -> list[dict[str, Any]]:
-    rows = kernel_times([of_part(part, qualified=qualified) for part in timed])[:_MOST_KERNELS]
-    return [{**row, "share": _short(row["share"]), "mean_us": _short(row["mean_us"])} for row in rows]
+def _kernels(timed: list[Part], *, qualified: bool) -> tuple[list[dict[str, Any]], int]:
+    """The dearest, and how many others there are."""
+    found = kernel_times([of_part(part, qualified=qualified) for part in timed])
+    rows = found[:_MOST_KERNELS]
+    told = [{**row, "share": _short(row["share"]), "mean_us": _short(row["mean_us"])} for row in rows]
+    return told, len(found) - len(rows)
 
 
 def _short(value: float) -> float:

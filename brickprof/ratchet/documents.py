@@ -15,7 +15,7 @@ from brickprof.contracts import formulas
 from brickprof.diagnosis.proposals import Proposal
 from brickprof.diagnosis.words import words as in_words
 from brickprof.ratchet.command import Command, Hidden, Word
-from brickprof.text import clean
+from brickprof.text import capital, clean
 
 if TYPE_CHECKING:
     from brickprof.diagnosis import Finding
@@ -182,7 +182,7 @@ def regression_test(case: Case) -> str:
 
 
 def _docstring(case: Case) -> list[str]:
-    title = _capital(in_words(case.finding.root_cause))
+    title = capital(in_words(case.finding.root_cause))
     told = (
         f"Found in {case.run_name} ({case.finding.id}): {clean(case.finding.symptom, limit=300)}. "
         f"What must hold instead is {case.contract}, in {case.contract_file}."
@@ -241,11 +241,7 @@ def _visible(text: str) -> str:
 
 def _sentence(text: str) -> str:
     shown = clean(text, limit=300)
-    return _capital(shown) + ("" if shown.endswith((".", "!", "?")) else ".")
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    return capital(shown) + ("" if shown.endswith((".", "!", "?")) else ".")
 
 
 def measure(proposal: Proposal) -> str:

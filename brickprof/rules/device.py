@@ -57,8 +57,8 @@ class Cublas(OnDevice):
 
 class NoTensorCores(OnDevice):
     contract = "C-CUBLAS-NOTENCORE-001"
-    records = "the math mode of a product is not recorded; --level deep records precision settings"
-    lacking = "a CPU has no tensor cores; a run on a GPU with --level deep records the math mode"
+    records = "the math mode of a product is in no run; `brickprof check operator` compares an operation's gradients"
+    lacking = "a CPU has no tensor cores; `brickprof check operator` compares an operation's gradients with a reference"
 
 
 class AnyDimension(OnDevice):

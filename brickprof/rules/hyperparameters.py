@@ -195,7 +195,7 @@ def _violation(found: list[Mismatch], optimizers: int) -> Violation:
         f"{_listed(defaults)} {'is' if len(defaults) == 1 else 'are'} what torch takes when nothing is said: the "
         "optimizer was made without the declared values"
         if defaults
-        else "the values the optimizer was built with come from elsewhere than the configuration"
+        else "The values the optimizer was built with come from elsewhere than the configuration"
     )
     return Violation(
         CONTRACT, "hyperparameters", Severity.ERROR, f"{which} runs with {listed}", 0, 0, "", "optimizer", one.rank,
@@ -206,7 +206,7 @@ def _violation(found: list[Mismatch], optimizers: int) -> Violation:
             "mismatches": tuple(str(miss) for miss in found),
         },
         "optimizer-hyperparameters-mismatch", 0.95, _explains(found),
-        (Because(f"Why does {which} not run with the declared values?", f"{why[:1].upper()}{why[1:]}.", "", evidence),),
+        (Because(f"Why does {which} not run with the declared values?", f"{why}.", "", evidence),),
         action=f"Pass {_listed(found)} from the configuration to the constructor of {one.cls or 'the optimizer'}.",
         static=True,
     )  # fmt: skip

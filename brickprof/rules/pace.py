@@ -15,7 +15,7 @@ from brickprof.bricks import Brick, Kind
 from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.records import Event, Record, Span
-from brickprof.rules import outcomes, traffic
+from brickprof.rules import outcomes, traffic, wording
 from brickprof.rules.like_layers import alike
 from brickprof.rules.names import whole
 from brickprof.rules.replicas import replicas
@@ -234,7 +234,7 @@ def _loader(each: Waits, rank: int, ahead: bool, contract: Contract) -> Violatio
         contract.id, "loader-bound", severity, symptom, first.step, known.step, "", "loader", rank,
         evidence, cause="loader-bound", certainty=0.9, static=True,
         details={"question": _QUESTION, "asked": _QUESTION},
-        whys=(Because("Where does the time go?", f"{symptom[:1].upper()}{symptom[1:]}.", "loader", evidence),),
+        whys=(Because("Where does the time go?", wording.sentence(symptom), "loader", evidence),),
         action="Give the DataLoader workers (num_workers=4, persistent_workers=True), and do once, ahead of the "
         "training, what the dataset does for every sample.",
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brickprof.rules.causality import Anomaly, Stage
 from brickprof.rules.names import Names
+from brickprof.text import capital
 
 
 def count(number: int, one: str, many: str = "") -> str:
@@ -69,7 +70,7 @@ def _owner(anomaly: Anomaly, where: str) -> str:
 
 
 def sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{capital(text)}."
 
 
 def size(number: float) -> str:

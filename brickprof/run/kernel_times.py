@@ -2,7 +2,8 @@
 
 Enters: kernel spans, by the column. The profiler saw every kernel of the few steps that it looked at; the hook hears
 Triton's kernels alone, in every step whose spans were wanted. Leaves: a row for each kernel, the dearest first. Times,
-shares and counts are the profiler's where it looked at any step of any rank, and else the hook's, as ``source`` says;
+shares and counts are the profiler's where it looked at any step of any rank, and else the hook's, as ``source`` says,
+and ``steps`` is how many of them they are of;
 the line of the script (``site``) is known to the hook alone, and stands with the kernel of that name either way. And
 whether a run on a CUDA device lacks what only the profiler sees (``unprofiled``).
 """
@@ -94,7 +95,7 @@ def kernel_times(ranks: Iterable[Kernels]) -> list[dict[str, Any]]:
     whole = sum(ns for ns, _ in sums.values()) or 1.0
     rows: list[dict[str, Any]] = [
         {"kernel": name, "share": ns / whole, "mean_us": ns / times / 1e3, "a_step": times / steps,
-         "site": sites.get(name, ""), "source": PROFILER if by_profiler else TRITON}
+         "steps": steps, "site": sites.get(name, ""), "source": PROFILER if by_profiler else TRITON}
         for name, (ns, times) in sums.items()
     ]  # fmt: skip
     return sorted(rows, key=lambda row: -row["share"])

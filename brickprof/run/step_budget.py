@@ -30,8 +30,10 @@ _WIDTH = 60
 _ORDER = ("loader", "transfer", "sync", "forward", "recompute", "eval", "backward", "optimizer", "user")
 _LETTERS = {
     "loader": "L", "transfer": "T", "forward": "F", "recompute": "R", "eval": "E", "backward": "B", "optimizer": "O",
-    "user": "U", "sync": "W",
+    "user": "U", "sync": "W", LOOKING: "P",
 }  # fmt: skip
+_NOBODY = "·"
+_LEGEND = "Forward Backward Optimizer Loader Transfer Wait Eval Recompute User"
 Interval = tuple[int, int]
 
 
@@ -90,7 +92,8 @@ def lanes(spans: pd.DataFrame | Iterable[Span]) -> list[Lane]:
 
 
 def drawn(lane: Lane, width: int = _WIDTH) -> str:
-    """A letter for each part of the step that a phase had most of; a dot where nobody did."""
+    """A letter for each part of the step that a phase had most of; a dot where nobody did. When brickprof looked is not
+    known, but for how long: the last of the dots have its letter."""
     cells = []
     for cell in range(width):
         low, high = cell * lane.length / width, (cell + 1) * lane.length / width
@@ -100,8 +103,17 @@ def drawn(lane: Lane, width: int = _WIDTH) -> str:
             if inside > 0:
                 shares[phase] = shares.get(phase, 0.0) + inside
         phase = max(shares, key=lambda name: shares[name], default="")
-        cells.append(_LETTERS.get(phase, "·") if 2 * sum(shares.values()) > high - low else "·")
+        cells.append(_LETTERS.get(phase, _NOBODY) if 2 * sum(shares.values()) > high - low else _NOBODY)
+    dots = [at for at, cell in enumerate(cells) if cell == _NOBODY]
+    for at in dots[max(len(dots) - round(width * lane.looking / max(lane.length, 1)), 0) :]:
+        cells[at] = _LETTERS[LOOKING]
     return "".join(cells)
+
+
+def legend(pictures: Iterable[str]) -> str:
+    """What the letters stand for, each with its own as a capital; brickprof's only where it is drawn."""
+    looked = any(_LETTERS[LOOKING] in picture for picture in pictures)
+    return f"{_LEGEND}{' brickProf' if looked else ''} {_NOBODY} idle"
 
 
 def _shares(mine: list[Lane]) -> dict[str, float]:

@@ -64,15 +64,21 @@ function button(text, pressed, act) {
   return made;
 }
 
-/** The end of a long name says more than its beginning. */
-function fitted(pen, name, width) {
-  if (pen.measureText(name).width <= width) return name;
-  let few = 1, many = Math.min(name.length, 80);
+/** The end of a long path says more than its beginning. */
+function fitted(pen, name, width) { return shortened(pen, name, width, (some) => "…" + name.slice(-some)); }
+
+/** Words begin with what they are about. */
+function fittedWords(pen, words, width) { return shortened(pen, words, width, (some) => words.slice(0, some) + "…"); }
+
+/** As much of a text as there is room for; `some` makes one of so many letters. */
+function shortened(pen, text, width, some) {
+  if (pen.measureText(text).width <= width) return text;
+  let few = 1, many = Math.min(text.length, 80);
   while (few < many) {
-    const some = (few + many + 1) >> 1;
-    if (pen.measureText("…" + name.slice(-some)).width <= width) few = some; else many = some - 1;
+    const letters = (few + many + 1) >> 1;
+    if (pen.measureText(some(letters)).width <= width) few = letters; else many = letters - 1;
   }
-  return "…" + name.slice(-few);
+  return some(few);
 }
 
 function cross(pen, x, y, half) {
@@ -210,4 +216,10 @@ function ticks(low, high, about) {
     found.push(Math.abs(tick) < by / 1e6 ? 0 : tick);
   }
   return found;
+}
+
+/** Where an axis from 0 on ends so that its last tick is not below `high`. */
+function roof(high, about) {
+  const found = ticks(0, high, about), last = found[found.length - 1];
+  return last >= high * (1 - 1e-9) ? high : last + found[1];
 }

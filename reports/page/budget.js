@@ -18,7 +18,7 @@ class Bars extends Picture {
   bar(x) { return clamp(Math.floor(this.low + (x - this.left) / this.wide), this.low, this.high - 1); }
 
   paint(pen) {
-    const most = this.most(), top = 14;
+    const most = roof(this.most(), 3), top = 14;
     const y = (ms) => this.bottom - (Math.min(ms, most) / most) * (this.bottom - top);
     pen.lineWidth = 1;
     pen.textAlign = "right";

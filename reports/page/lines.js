@@ -40,8 +40,9 @@ class Chart extends Picture {
   }
 
   get left() { return 58; }
-  get right() { return this.paper.size.width - (this.panel.alone ? 96 : 8); }
+  get right() { return this.paper.size.width - (this.legend || 8); }
   get top() { return 16; }
+  get about() { return this.height > 150 ? 5 : 4; }
   get bottom() { return this.paper.size.height - 18; }
   x(step) { return this.left + ((step - this.axis.low) / (this.axis.high - this.axis.low)) * (this.right - this.left); }
   step(x) { return this.axis.low + ((x - this.left) / (this.right - this.left)) * (this.axis.high - this.axis.low); }
@@ -71,7 +72,8 @@ class Chart extends Picture {
     }
     if (this.panel.unit === "share") [low, high] = [0, Math.max(1, high)];
     else if (this.panel.unit && low <= high) low = Math.min(low, 0);
-    if (this.panel.level && this.panel.level.at < 1.6 * high) high = Math.max(high, this.panel.level.at * 1.02);
+    if (this.panel.level && this.panel.level.at < 1.6 * high) high = Math.max(high, this.panel.level.at);
+    if (this.panel.unit && low === 0 && high > 0) high = roof(high, this.about);
     this.empty = low > high;
     if (this.empty) return [0, 1];
     const room = high === low || high - low < Math.abs(high) * 1e-9 ? Math.abs(high) * 0.1 || 1 : 0;
@@ -79,6 +81,7 @@ class Chart extends Picture {
   }
 
   paint(pen) {
+    this.legend = this.panel.alone ? this.room(pen) : 0;
     const [low, high] = this.range();
     const y = (value) => this.bottom - ((value - low) / (high - low)) * (this.bottom - this.top);
     this.grid(pen, y, this.empty ? null : [low, high]);
@@ -169,8 +172,22 @@ class Chart extends Picture {
     pen.moveTo(this.left, at); pen.lineTo(this.right, at);
     pen.stroke();
     pen.setLineDash([]);
+    this.word(pen, this.panel.level.word, this.left + 4, at > 12 ? at - 8 : at + 8);
+  }
+
+  /** On a ground of its own, so that no line goes through it. */
+  word(pen, text, x, y) {
     pen.textAlign = "left";
-    pen.fillText(this.panel.level.word, this.left + 4, at + 8);
+    pen.fillStyle = colour("ground");
+    pen.fillRect(x - 3, y - 6, pen.measureText(text).width + 6, 12);
+    pen.fillStyle = colour("dim");
+    pen.fillText(text, x, y);
+  }
+
+  /** What the names of the lines need beside them, and no more than a third of the picture. */
+  room(pen) {
+    const longest = Math.max(...this.main.map((one) => pen.measureText(one.name).width));
+    return Math.min(Math.ceil(longest) + 26, this.paper.size.width / 3);
   }
 
   /** Each line has its name at its end. */
@@ -196,7 +213,7 @@ class Chart extends Picture {
       pen.moveTo(this.right + 4, end.y); pen.lineTo(this.right + 18, end.y);
       pen.stroke();
       pen.setLineDash([]);
-      pen.fillText(fitted(pen, end.name, 72), this.right + 22, end.y);
+      pen.fillText(fittedWords(pen, end.name, this.legend - 24), this.right + 22, end.y);
     }
   }
 
@@ -205,7 +222,7 @@ class Chart extends Picture {
     pen.fillStyle = colour("dim");
     pen.lineWidth = 1;
     pen.textAlign = "right";
-    let lines = range ? ticks(...range, this.height > 150 ? 5 : 4) : [];
+    let lines = range ? ticks(...range, this.about) : [];
     if (range && this.log) {
       const decades = ticks(Math.ceil(range[0]), Math.floor(range[1]), 4).filter((tick) => Number.isInteger(tick));
       if (decades.length > 1) lines = decades;

@@ -76,10 +76,12 @@ def times(budget: dict[str, Any] | None) -> str:
     if not budget:
         return ""
     found = "".join(_budget_table(name, lane) for name, lane in budget.items())
-    steps = len(budget["host"]["steps"]) if "host" in budget else 0
+    host = budget.get("host", {"steps": (), "of": 0})
+    drawn, steps = len(host["steps"]), host["of"]
+    aside = f"{steps:,} timed step{'s' * (steps != 1)}" + (f", {drawn:,} of them drawn" if drawn < steps else "")
     bars = f'<div><div id="bars"></div>{_READOUT}</div>'
     body = f'<div class="split wide-left">{bars}<div class="budgets">{found}</div></div>'
-    return section("time", "What a step's time goes to", body, f"{steps:,} timed step{'s' * (steps != 1)}")
+    return section("time", "What a step's time goes to", body, aside)
 
 
 def _budget_table(name: str, lane: dict[str, Any]) -> str:

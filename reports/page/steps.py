@@ -86,7 +86,8 @@ class Timed:
 
 
 def budget(timed: Timed, focus: int | None = None) -> dict[str, Any] | None:
-    """Milliseconds of each part by step, for the host and, where it was timed, for the device."""
+    """Milliseconds of each part by step, for the host and, where it was timed, for the device; of many steps of some,
+    and ``of`` how many that is."""
     steps = _spread(sorted(timed.lengths), focus)
     if not steps:
         return None
@@ -95,7 +96,7 @@ def budget(timed: Timed, focus: int | None = None) -> dict[str, Any] | None:
     for step, spans in groups:
         for lane in lanes(spans):
             found.setdefault(lane.name, []).append((int(str(step)), _milliseconds(lane)))
-    return {name: _columns(rows) for name, rows in found.items()} or None
+    return {name: {**_columns(rows), "of": len(timed.lengths)} for name, rows in found.items()} or None
 
 
 def _spread(steps: Sequence[int], focus: int | None) -> list[int]:

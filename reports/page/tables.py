@@ -12,6 +12,7 @@ from brickprof import kernel_names
 from brickprof.contracts.verdicts import Verdict
 from brickprof.reports import budgets as of_bricks
 from brickprof.reports import timeline
+from brickprof.reports import transfers as of_lines
 from brickprof.reports.page.parts import told
 from brickprof.reports.page.sections import section
 from brickprof.text import clean
@@ -28,6 +29,7 @@ _MARKS = {
 _ORDER = list(_MARKS)
 _MOST_BRICKS, _MOST_SERIES, _MOST_KERNELS, _FIRST_ROWS = 24, 200, 24, 10
 _WAYS = {"H2D": "to device", "D2H": "to host", "D2D": "to another device", "pin": "to pinned memory"}
+_LEFT_OUT = {"copies": "transfers", "reads and waits": "host_reads"}
 
 
 def contracts(diagnosis: Diagnosis) -> str:
@@ -71,26 +73,48 @@ def _reason(result: ContractResult) -> str:
 
 
 def bricks(run: Run | None) -> str:
-    """Where the time of the timed steps went, on the host and on the device."""
-    if run is None or not _timed(run):
+    """Where the time of the timed steps went: on the device where any brick was timed there, and on the host."""
+    top, on = _dearest(run) if run is not None and _timed(run) else ([], "")
+    if not top:
         return ""
-    frame = run.spans
-    frame = frame[~frame["phase"].isin(["run", "step"]) & (frame["kind"] != "step")]
-    times = frame.assign(device=frame["device_ns"].astype("float64")).groupby(["brick", "phase"], sort=False)
-    grouped = times.agg(host=("host_ns", "sum"), device=("device", "sum"), count=("host_ns", "size")).reset_index()
-    top = grouped.sort_values("host", ascending=False).head(_MOST_BRICKS)
-    if top.empty:
-        return ""
-    most, device_known = max(float(top["host"].max()), 1.0), bool((top["device"] > 0).any())
+    most = max(row["a_step"] for row in top) or 1.0
     rows = [
-        [f"<code>{told(brick, 120)}</code>", told(phase), f"{count:,}", f"{host / count / 1e6:,.3f}",
-         *([f"{device / count / 1e6:,.3f}" if device > 0 else "-"] if device_known else []),
-         f'<meter min="0" max="1" value="{host / most:.3f}">{host / most:.0%}</meter>']
-        for brick, phase, host, device, count in _plain(top)
+        [f"<code>{told(row['brick'], 120)}</code>", told(row["phase"]), f"{row['count']:,}", _each_ms(row["host"]),
+         *([_each_ms(row["device"])] if on == "device" else []), _bar(row["a_step"], most)]
+        for row in top
     ]  # fmt: skip
-    heads = ("brick", "phase", "times", "host ms", *(["device ms"] if device_known else []), "of the dearest")
-    note = '<p class="dim">Means over the steps that were timed. A block holds what is inside it.</p>'
-    return section("bricks", "Bricks that cost most", note + _cut(heads, rows, (2, 3, 4) if device_known else (2, 3)))
+    device = ["device ms each"] if on == "device" else []
+    heads = ("brick", "phase", "times", "host ms each", *device, f"{on} ms in a step")
+    note = (
+        f"By their time on the {on} in a step, as the bar shows it: means over the steps that were timed. "
+        "A block holds what is inside it."
+    )
+    return section("bricks", "Bricks that cost most", _notes(note) + _cut(heads, rows, (2, 3, 4) if device else (2, 3)))
+
+
+def _dearest(run: Run) -> tuple[list[dict[str, Any]], str]:
+    """The bricks that take most in a step that has them, and whose time that is, the device's or the host's. Not every
+    call is timed on a device: those that are stand for all. Kernels have a table of their own."""
+    frame = run.spans
+    frame = frame[~frame["phase"].isin(["run", "step"]) & ~frame["kind"].isin(["step", "kernel"])]
+    frame, mine = frame.assign(device=frame["device_ns"].astype("float64")), ["brick", "phase"]
+    found = frame.groupby(mine, sort=False).agg(
+        host=("host_ns", "mean"), device=("device", "mean"), count=("host_ns", "size")
+    )
+    steps = frame.drop_duplicates([*mine, "rank", "step"]).groupby(mine, sort=False).size()
+    on = "device" if found["device"].gt(0).any() else "host"
+    found["a_step"] = found[on].fillna(0.0) * found["count"] / steps
+    top = found.sort_values(["a_step", "host"], ascending=False).head(_MOST_BRICKS).reset_index()
+    return [{str(name): value for name, value in row.items()} for row in top.to_dict("records")], on
+
+
+def _each_ms(ns: float) -> str:
+    return f"{ns / 1e6:,.3f}" if ns >= 0 else "-"
+
+
+def _bar(ns: float, most: float) -> str:
+    share = ns / most
+    return f'<meter min="0" max="1" value="{share:.3f}">{share:.0%}</meter> {ns / 1e6:,.3f}' if ns > 0 else "-"
 
 
 def budgets(diagnosis: Diagnosis) -> str:
@@ -124,9 +148,14 @@ def kernels(run: Run | None, diagnosis: Diagnosis) -> str:
     lacking = timeline.kernels_lacking(found, diagnosis.run)
     if run is None or not (found or lacking):
         return ""
-    note = f'<p class="dim">{told(lacking, 300)}</p>' if lacking else ""
-    body = note + (_kernel_table(run, found[:_MOST_KERNELS]) if found else "")
+    rows = found[:_MOST_KERNELS]
+    body = _notes(lacking, timeline.covered(rows)) + (_kernel_table(run, rows) if rows else "")
+    body += _notes(timeline.left_out(rows, len(found) - len(rows)) if len(found) > len(rows) else "")
     return section("kernels", "Kernels by their time on the device", body)
+
+
+def _notes(*said: str) -> str:
+    return "".join(f'<p class="dim">{told(each, 300)}</p>' for each in said if each)
 
 
 def _kernel_table(run: Run, found: list[dict[str, Any]]) -> str:
@@ -174,10 +203,6 @@ def _callers(run: Run) -> dict[str, str]:
     return lines
 
 
-def _plain(frame: Any) -> Iterable[tuple[str, str, float, float, int]]:
-    return zip(*(frame[name].tolist() for name in ("brick", "phase", "host", "device", "count")), strict=True)
-
-
 def moved(diagnosis: Diagnosis) -> str:
     """The copies and host reads of a usual step, with the line that asked for each."""
     told_of = [(row, True) for row in _dicts(diagnosis.run.get("transfers"))]
@@ -185,8 +210,10 @@ def moved(diagnosis: Diagnosis) -> str:
     if not told_of:
         return ""
     rows = [_copy(row) if copy else _read(row) for row, copy in told_of]
-    heads = ("what", "asked for in", "times a step", "bytes", "host ms", "memory", "does the host wait?")
-    return _table(heads, rows, numbers=(2, 3, 4))
+    heads = ("what", "asked for in", "in steps looked at", "times in one", "bytes", "host ms", "memory",
+             "host waits?")  # fmt: skip
+    more = [(what, of_lines.left_out(diagnosis.run, name)) for what, name in _LEFT_OUT.items()]
+    return _table(heads, rows, numbers=(2, 3, 4, 5)) + _notes(*(f"{what}: {said}" for what, said in more if said))
 
 
 def _dicts(rows: Any) -> list[dict[str, Any]]:
@@ -211,7 +238,7 @@ def _read(row: dict[str, Any]) -> list[str]:
 def _where(row: dict[str, Any]) -> list[str]:
     count = row.get("count")
     times = f"{float(count):,.4g}" if isinstance(count, int | float) else "-"
-    return [f"<code>{told(row.get('site') or '(a thread)', 80)}</code>", times]
+    return [f"<code>{told(row.get('site') or '(a thread)', 80)}</code>", of_lines.often(row) or "-", times]
 
 
 def _host_ms(row: dict[str, Any]) -> str:
