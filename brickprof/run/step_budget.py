@@ -4,9 +4,12 @@ Enters: spans, as a table or as records. Leaves: for the steps that were timed, 
 is left, which is called idle: the host outside all bricks, the device with nothing to do. And the lanes of one step, to
 be drawn.
 
-A moment belongs to the innermost phase that has it, so shares add up to one. What brickprof itself took in a step that
-it looked at has a name of its own. Host and device are told apart: a brick
-takes the host the time to ask for it, and the device the time to do it.
+A moment belongs to the innermost phase that has it, so shares add up to one. Two bricks are known by what stands around
+them: the criterion, from the end of the forward to the beginning of the backward, and the gradients (unscaled, clipped,
+averaged), from there to the update. What brickprof itself took in a step that it looked at has a name of its own; where
+in the step it lay is not known: what cannot have been outside of all bricks comes off the gradients, which it looks at,
+and else off all of them. Host and device are told apart: a brick takes the host the time to ask for it, and the device
+the time to do it.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brickprof.records import PHASES, Span
@@ -27,13 +30,20 @@ if TYPE_CHECKING:
 IDLE, LOOKING = "idle", "brickprof"
 _LATEST = 32
 _WIDTH = 60
-_ORDER = ("loader", "transfer", "sync", "forward", "recompute", "eval", "backward", "optimizer", "user")
+CRITERION, GRADIENTS = "criterion", "gradients"
+PARTS = (
+    "loader", "transfer", "sync", "forward", "recompute", "eval", CRITERION, "backward", GRADIENTS, "optimizer", "user",
+    LOOKING, IDLE,
+)  # fmt: skip
+"""What a moment of a step can belong to, in the order in which it is shown."""
+_BETWEEN = {("forward", "backward"): CRITERION, ("backward", "optimizer"): GRADIENTS}
+_AROUND = ("loader", "forward", "recompute", "eval", "backward", "optimizer")
 _LETTERS = {
     "loader": "L", "transfer": "T", "forward": "F", "recompute": "R", "eval": "E", "backward": "B", "optimizer": "O",
-    "user": "U", "sync": "W", LOOKING: "P",
+    "user": "U", "sync": "W", CRITERION: "C", GRADIENTS: "G", LOOKING: "P",
 }  # fmt: skip
 _NOBODY = "·"
-_LEGEND = "Forward Backward Optimizer Loader Transfer Wait Eval Recompute User"
+_LEGEND = "Forward Criterion Backward Gradients Optimizer Loader Transfer Wait Eval Recompute User brickProf"
 Interval = tuple[int, int]
 
 
@@ -111,22 +121,34 @@ def drawn(lane: Lane, width: int = _WIDTH) -> str:
 
 
 def legend(pictures: Iterable[str]) -> str:
-    """What the letters stand for, each with its own as a capital; brickprof's only where it is drawn."""
-    looked = any(_LETTERS[LOOKING] in picture for picture in pictures)
-    return f"{_LEGEND}{' brickProf' if looked else ''} {_NOBODY} idle"
+    """What the letters stand for that are drawn, each with its own as a capital."""
+    drawn = {letter for picture in pictures for letter in picture}
+    words = [word for word in _LEGEND.split() if drawn & set(word)]
+    return " ".join([*words, f"{_NOBODY} idle"] if _NOBODY in drawn else words)
+
+
+def taken(lane: Lane) -> dict[str, float]:
+    """Nanoseconds of every part of a step; they add up to its length."""
+    found: dict[str, float] = defaultdict(float)
+    for start, end, phase in lane.parts:
+        found[phase] += end - start
+    bricks = sum(found.values())
+    outside = max(lane.length - bricks, 0.0)
+    looking = min(lane.looking, outside + bricks)
+    rest = looking - min(looking, outside)
+    if rest > 0:
+        off = min(rest, found[GRADIENTS])
+        found[GRADIENTS] -= off
+        kept = 1.0 - (rest - off) / (bricks - off) if bricks > off else 0.0
+        found = defaultdict(float, {phase: kept * ns for phase, ns in found.items()})
+    found[LOOKING], found[IDLE] = looking, outside - min(looking, outside)
+    return found
 
 
 def _shares(mine: list[Lane]) -> dict[str, float]:
-    taken: dict[str, float] = defaultdict(float)
-    for lane in mine:
-        for start, end, phase in lane.parts:
-            taken[phase] += (end - start) / lane.length / len(mine)
-    ordered = {phase: round(taken[phase], 4) for phase in _ORDER if taken.get(phase)}
-    left = max(1.0 - sum(taken.values()), 0.0)
-    looking = min(sum(lane.looking / lane.length for lane in mine) / len(mine), left)
-    if looking:
-        ordered[LOOKING] = round(looking, 4)
-    return {**ordered, IDLE: round(left - looking, 4)}
+    each = [(taken(lane), lane.length) for lane in mine]
+    shares = {part: sum(ns[part] / length for ns, length in each) / len(each) for part in PARTS}
+    return {part: round(share, 4) for part, share in shares.items() if share > 0 or part == IDLE}
 
 
 def _timed(spans: pd.DataFrame | Iterable[Span]) -> list[list[_Timed]]:
@@ -175,7 +197,7 @@ def _lanes(step: list[_Timed]) -> list[Lane]:
     phases = [_phase(row.kind, row.phase) for row in inner]
     host = zip(inner, phases, strict=True)
     flat = _flat(((int(row.start_ns), int(row.end_ns), phase) for row, phase in host), (begin, end))
-    found = [Lane("host", end - begin, flat, _told(whole.attributes, "looking_ns") or 0)]
+    found = [Lane("host", end - begin, _filled(flat), _told(whole.attributes, "looking_ns") or 0)]
     device = _device_lane(whole, inner, phases)
     return found if device is None else [*found, device]
 
@@ -190,7 +212,19 @@ def _device_lane(whole: _Timed, inner: list[_Timed], phases: list[str]) -> Lane 
         at = _told(row.attributes, "device_start_ns")
         if at is not None and row.device_ns is not None and row.device_ns >= 0:
             parts.append((at, at + int(row.device_ns), phase))
-    return Lane("device", end - start, _flat(parts, (start, end)))
+    return Lane("device", end - start, _filled(_flat(parts, (start, end))))
+
+
+def _filled(row: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """With what stands between two phases, where it is known what that is; copies and waits may lie in it."""
+    around = [at for at, part in enumerate(row) if part[2] in _AROUND]
+    found = list(row)
+    for first, second in pairwise(around):
+        name = _BETWEEN.get((row[first][2], row[second][2]))
+        if name is not None:
+            gaps = pairwise(row[first : second + 1])
+            found += [(before[1], after[0], name) for before, after in gaps if before[1] < after[0]]
+    return sorted(found)
 
 
 def _told(attributes: Any, name: str) -> int | None:
@@ -205,7 +239,7 @@ def _told(attributes: Any, name: str) -> int | None:
 def _phase(kind: str, phase: str) -> str:
     if kind in ("loader", "transfer", "optimizer"):
         return kind
-    return phase if phase in _ORDER else "user"
+    return phase if phase in PARTS else "user"
 
 
 def _flat(parts: Iterable[tuple[int, int, str]], within: Interval) -> list[tuple[int, int, str]]:

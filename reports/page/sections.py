@@ -16,7 +16,9 @@ _READOUT = '<p class="readout" aria-live="polite"></p>'
 _WORDS = {
     "loader": "waiting for data", "transfer": "copies", "sync": "waiting for the device", "forward": "forward",
     "recompute": "recomputed activations",
-    "eval": "evaluation", "backward": "backward", "optimizer": "optimizer", "user": "the script's own code",
+    "eval": "evaluation", "criterion": "from the forward to the backward: the loss", "backward": "backward",
+    "gradients": "from the backward to the update: clipping and the like", "optimizer": "optimizer",
+    "user": "the script's own code",
     "brickprof": "brickprof, in timed steps only", "idle": "idle: nobody's",
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ from brickprof.records import PHASES
 from brickprof.run import tables
 from brickprof.run.columns import present, values
 from brickprof.run.parts import Part
-from brickprof.run.step_budget import IDLE, LOOKING, Lane, lanes
+from brickprof.run.step_budget import PARTS, Lane, lanes, taken
 from brickprof.text import clean
 
 if TYPE_CHECKING:
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from brickprof.run import Run
 
 MOST_STEPS, MOST_BRICKS = 48, 3_000
-PARTS = (
-    "loader", "transfer", "sync", "forward", "recompute", "eval", "backward", "optimizer", "user", LOOKING, IDLE,
-)  # fmt: skip
-"""What a moment of a step can belong to, in the order in which it is shown."""
 _DRAWN = ("step", *PARTS)
 _STEP = PHASES.index("step")
 Placed = tuple[int, int, str, str]
@@ -110,13 +106,8 @@ def _spread(steps: Sequence[int], focus: int | None) -> list[int]:
 
 
 def _milliseconds(lane: Lane) -> dict[str, float]:
-    taken = dict.fromkeys(PARTS, 0.0)
-    for start, end, phase in lane.parts:
-        taken[phase] += (end - start) / 1e6
-    left = max(lane.length / 1e6 - sum(taken.values()), 0.0)
-    taken[LOOKING] = min(lane.looking / 1e6, left)
-    taken[IDLE] = left - taken[LOOKING]
-    return taken
+    found = taken(lane)
+    return {part: found[part] / 1e6 for part in PARTS}
 
 
 def _columns(rows: list[tuple[int, dict[str, float]]]) -> dict[str, Any]:
