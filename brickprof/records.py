@@ -63,7 +63,7 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  while nobody updated them], made (the sum of the norms that the backwards left), used (by the update)
     operations   forward, backward (multiplications and additions of products, convolutions and attention), products,
                  unknown [operations whose own are not known], whole (there are none), micro, devices (how many they are
-                 made on); of the graphs behind a backward
+                 made on), dtype (in which most are made); of the graphs behind a backward
     breadth      nodes, levels, op, level, most (how often op stands at that level), broad (operations that stand side
                  by side with 16 or more of their kind), brick (that op stands in); of the graph behind a loss
     shapes       nodes, fed (the shape of what the model was given), chain [tensors of the matrix products that lie one

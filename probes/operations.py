@@ -2,8 +2,11 @@
 
 Enters: the graph behind a loss, of every backward of a sampled step, fewer and fewer of those. Leaves: an
 ``operations`` event for each backward: multiplications and additions of matrix products, convolutions and attention, of
-the forward and of the backward that follows, and what may make many and cannot be counted here: functions of somebody's
-own, compiled code, sparse products, recurrent layers of a library, derivatives of derivatives.
+the forward and of the backward that follows, the type of most of them, and what may make many and cannot be counted
+here: functions of somebody's own, sparse products, recurrent layers of a library, derivatives of derivatives.
+
+Compiled code is one node: what is in it was counted when it was compiled, from the graph that it was made of, unless
+its shapes are open. What a compiler saves, or computes again, is not in that.
 
 Shapes are read from the graph, and nothing is computed: what a node made, and what it was made from. A product is
 counted once forward, however many losses of the step come of it, and once backward for each of its arguments that has a
@@ -13,6 +16,7 @@ gradient; what is computed again to save memory is not. Attention counts whole, 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
@@ -23,11 +27,14 @@ from brickprof.capture import graph, hub
 from brickprof.capture.probe import Probe
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
+from brickprof.capture.taps.compiled_graphs import Compiled
 
 Shape = tuple[int, ...]
 _MOST_NAMES = 8
 _MOST_LOOKS = 1 << 12
 """Of the steps that could be counted the first is, the second, fourth, eighth, and so on."""
+_MOST_GRAPHS, _MOST_COMPILED_NS = 256, 5_000_000_000
+"""Compiled graphs that are counted, and what that may take in all: a second or two for a thousand operations."""
 _MOST_BACKWARDS = 16
 """Of one step; where there are more, nobody knows them all."""
 _OPAQUE = (
@@ -50,6 +57,8 @@ class Counted(NamedTuple):
     backward: int
     products: int
     unknown: tuple[str, ...]
+    dtype: str = ""
+    """In which most are made."""
 
 
 class OperationsProbe(Probe):
@@ -63,6 +72,25 @@ class OperationsProbe(Probe):
         self._full = 0
         self._met: set[int] = set()
         """The products of this step so far, each by its number."""
+        self._compiled: list[tuple[Compiled, Counted]] = []
+        self._compiled_ns = 0
+
+    def graph_compiled(self, made: Compiled) -> None:
+        if len(self._compiled) >= _MOST_GRAPHS or self._compiled_ns > _MOST_COMPILED_NS:
+            return
+        start = time.perf_counter_ns()
+        nodes = made.behind()
+        if nodes is not None:
+            self._compiled.append((made, counted(nodes)))
+        spent = time.perf_counter_ns() - start
+        self._compiled_ns += spent
+        # Once for each graph, beside what it takes to compile it: no measure of what a step costs.
+        self.session.correct(-spent)
+        self.session.charge_start(spent)
+
+    def _inside(self, function: Any) -> Counted | None:
+        """What compiled code makes, where that is known."""
+        return next((found for made, found in self._compiled if made.of(function)), None)
 
     def backward_begin(self, losses: Sequence[torch.Tensor], upstream: Any) -> None:
         session = self.session
@@ -77,12 +105,13 @@ class OperationsProbe(Probe):
             return
         start = time.perf_counter_ns()
         graphs = [graph.nodes(loss) for loss in losses]
-        found = counted([node for nodes in graphs for node in nodes], self._met)
+        found = counted([node for nodes in graphs for node in nodes], self._met, self._inside)
         whole = all(0 < len(nodes) < graph.MOST_NODES for nodes in graphs) and bool(graphs)
         fields = {
             "forward": found.forward, "backward": found.backward, "products": found.products,
             "unknown": list(found.unknown), "whole": whole and not found.unknown and not hub.in_part,
             "micro": max(backwards - 1, 0), "devices": len({loss.device for loss in losses} | _devices(graphs)),
+            "dtype": found.dtype,
         }  # fmt: skip
         session.fact("operations", fields, wanted=True)
         session.spend("full", time.perf_counter_ns() - start)
@@ -93,31 +122,47 @@ def _devices(graphs: list[list[graph.Node]]) -> set[torch.device]:
     return {device for device in found if device is not None}
 
 
-def counted(nodes: list[graph.Node], met: set[int] | None = None) -> Counted:
-    """``met``: the numbers of products that another loss of the step has counted before; these are put to them."""
+def counted(
+    nodes: list[graph.Node], met: set[int] | None = None, inside: Callable[[Any], Counted | None] = lambda _: None
+) -> Counted:
+    """``met``: the numbers of products that another loss of the step has counted before; these are put to them.
+    ``inside``: what a node makes that is compiled code."""
     forward = backward = products = 0
     unknown: dict[str, None] = {}
+    kinds: Counter[str] = Counter()
     before = set() if met is None else met
     own: set[int] = set()
     for node in nodes:
-        rule = _rule(node)
-        if rule is None:
-            if _is_opaque(node):
-                unknown[node.op or node.name] = None
-            continue
         if node.order in own:
             continue  # two losses of one backward: what is behind both runs backward once
-        made = None if _is_sparse(node.function) else rule(node.function)
+        made = _made_by(node, inside)
         if made is None:
-            unknown[node.op] = None
             continue
-        operations, arguments = made
-        forward += operations * (node.order not in before)
-        backward += operations * arguments
-        products += 1
-        own.add(node.order)
+        forward += made.forward * (node.order not in before)
+        backward += made.backward
+        products += made.products
+        unknown |= dict.fromkeys(made.unknown)
+        kinds[made.dtype] += made.forward
+        if made.products:
+            own.add(node.order)
     before |= own
-    return Counted(forward, backward, products, tuple(unknown)[:_MOST_NAMES])
+    dtype = kinds.most_common(1)[0][0] if kinds else ""
+    return Counted(forward, backward, products, tuple(unknown)[:_MOST_NAMES], dtype)
+
+
+def _made_by(node: graph.Node, inside: Callable[[Any], Counted | None]) -> Counted | None:
+    """None where that is next to nothing."""
+    rule = _rule(node)
+    if rule is None:
+        if not _is_opaque(node):
+            return None
+        found = inside(node.function) if isinstance(node.function, _PYTHONS) else None
+        return found or Counted(0, 0, 0, (node.op or node.name,))
+    made = None if _is_sparse(node.function) else rule(node.function)
+    if made is None:
+        return Counted(0, 0, 0, (node.op,))
+    operations, arguments = made
+    return Counted(operations, operations * arguments, 1, (), graph.dtype(node.function))
 
 
 def _rule(node: graph.Node) -> Rule | None:

@@ -11,8 +11,10 @@ import pytest
 import torch
 from launching import COMMAND, events, finished, recorded, run, script
 
+import brickprof
 from brickprof.errors import UsageError
 from brickprof.launch import nvml, sanitizer
+from brickprof.rules.story import Story
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -34,6 +36,10 @@ class Tokens(torch.nn.Module):
 
 model = Tokens().cuda()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+if "compiled" in sys.argv:
+    model = torch.compile(model)
+    with torch.autocast("cuda", torch.bfloat16):
+        model(torch.zeros(8, 512, dtype=torch.long, device="cuda"))
 until = time.monotonic() + seconds
 while time.monotonic() < until:
     tokens = torch.randint(0, 4096, (8, 512), device="cuda")
@@ -171,6 +177,22 @@ def test_the_diagnosis_says_how_much_of_the_card_was_used(trained):
     if used["ratio"] is None:
         pytest.skip(f"MFU not known: {used['why']}")
     assert 0 < used["ratio"] < 1 and used["how"] in ("counted", "estimated"), used
+
+
+def test_compiled_code_makes_what_it_was_made_of(trained, tmp_path):
+    script(tmp_path, TRAIN)
+    done = run(["t.py", "12", "compiled"], tmp_path, timeout=400)
+    assert done.returncode == 0, done.stderr[-2000:]
+    plainly, compiled = (
+        [event.fields for event in Story.of(brickprof.load(recorded(each))).events("operations")]
+        for each in (trained[0], tmp_path)
+    )
+    print(plainly[0], compiled[0])
+    assert compiled and all(each == plainly[0] for each in (*plainly, *compiled))
+    assert plainly[0]["dtype"] == "bfloat16"
+    told = json.loads((recorded(tmp_path) / "diagnosis.json").read_text())["run"]["mfu"]
+    print(told)
+    assert told["how"] == "counted" and told["dtype"] == "bfloat16" and 0 < told["ratio"] < 1, told
 
 
 def test_doctor_shows_the_card(tmp_path):

@@ -88,7 +88,7 @@ def test_as_many_as_torch_counts(made, given):
     vectors = 3 * 2 * 4 * 5 if made is by_hand else 0  # torch's counter has none for a matrix with a vector
     assert found.unknown == ()
     if made is frozen and not given:
-        assert found == (22_400, 22_400, 1, ())  # what no gradient flows through is in no graph
+        assert found == (22_400, 22_400, 1, (), "float32")  # what no gradient flows through is in no graph
         return
     assert found.forward + found.backward - vectors == forward.get_total_flops() + backward.get_total_flops()
     assert found.forward - vectors // 3 == forward.get_total_flops()
@@ -97,7 +97,7 @@ def test_as_many_as_torch_counts(made, given):
 def test_of_a_convolution_in_groups_each_has_its_own_part_alone():
     loss = nn.Conv2d(8, 12, 3, groups=4)(torch.randn(2, 8, 9, 9)).sum()
     operations = 2 * (2 * 12 * 7 * 7) * (2 * 3 * 3)
-    assert counted(graph.nodes(loss)) == (operations, operations, 1, ())
+    assert counted(graph.nodes(loss)) == (operations, operations, 1, (), "float32")
     graph.forget()
 
 
@@ -180,7 +180,7 @@ def test_what_is_next_to_nothing_hides_nothing():
     model = nn.Linear(6, 4)
     model.register_full_backward_hook(lambda *_: None)
     loss = F.normalize(model(torch.randn(5, 6, requires_grad=True))).sum() + model.weight.norm()
-    assert counted(graph.nodes(loss)) == (240, 480, 1, ())
+    assert counted(graph.nodes(loss)) == (240, 480, 1, (), "float32")
     graph.forget()
 
 
@@ -251,3 +251,108 @@ def test_a_run_says_how_many_a_step_makes(tmp_path, model, whole):
         assert {(fields["forward"], fields["backward"]) for fields in told} == {
             (forward, 2 * forward - 2 * 4 * 24 * 40)
         }
+
+
+# -- compiled code
+
+
+class Deep(nn.Module):
+    """Blocks of one kind, which share what is compiled of them, and a break between the graphs of the whole."""
+
+    def __init__(self, breaks=False):
+        super().__init__()
+        self.first, self.blocks = nn.Linear(24, 16), nn.ModuleList(Attends() for _ in range(3))
+        self.dropout, self.last, self.breaks = nn.Dropout(0.1), nn.Linear(16, 5), breaks
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = x + block(x)
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return F.cross_entropy(self.last(self.dropout(x)).flatten(0, 1), torch.zeros(30, dtype=torch.long))
+
+
+def whole(model, **how):
+    return torch.compile(model, **how)
+
+
+def in_place_of_it(model, **how):
+    model.compile(**how)
+    return model
+
+
+def each_block(model, **how):
+    for block in model.blocks:
+        block.compile(**how)
+    return model
+
+
+def trained(folder, compile_, *, breaks=False, dtype=None, **how):
+    """What is told of the operations of a few steps, and what the training has come to."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = Deep(breaks)
+    called = compile_(model, backend="aot_eager", **how) if compile_ is not None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train():
+        for _ in range(4):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+                loss = called(torch.randn(3, 10, 24))
+            loss.backward()
+            optimizer.step()
+
+    told = []
+    if folder is None:
+        train()
+    else:
+        with brickprof.attach(model, optimizer, out=folder, overhead="100%") as bp:
+            train()
+        story = Story.of(brickprof.load(bp.folder))
+        assert not story.events("probe_off")
+        told = [event.fields for event in story.events("operations")]
+    return told, [*model.parameters(), torch.get_rng_state()]
+
+
+@pytest.mark.parametrize("compile_", [whole, in_place_of_it, each_block], ids=lambda made: made.__name__)
+@pytest.mark.parametrize("breaks", [False, True], ids=["one graph", "two"])
+def test_compiled_code_makes_what_it_was_made_of(tmp_path, compile_, breaks):
+    plainly, _ = trained(tmp_path / "plain", None)
+    told, watched = trained(tmp_path / "compiled", compile_, breaks=breaks)
+    assert told == plainly and told[0]["whole"] and told[0]["products"] == 2 + 3 * 3
+    _, alone = trained(None, compile_, breaks=breaks)
+    assert all(map(torch.equal, watched, alone))
+
+
+def test_products_have_a_type_compiled_or_not(tmp_path):
+    for number, compile_ in enumerate((None, whole)):
+        told, _ = trained(tmp_path / str(number), compile_, dtype=torch.bfloat16)
+        assert {fields["dtype"] for fields in told} == {"bfloat16"}
+
+
+def test_where_shapes_are_open_nobody_knows_how_many(tmp_path):
+    told, _ = trained(tmp_path, whole, dynamic=True)
+    assert told and all(fields["unknown"] == ["CompiledFunction"] and not fields["whole"] for fields in told)
+
+
+def test_what_was_compiled_before_anybody_watched_is_not_known(tmp_path):
+    torch._dynamo.reset()
+    model = Attends()
+    compiled = torch.compile(model, backend="aot_eager")
+    compiled(torch.randn(3, 10, 16)).square().mean().backward()
+    told = told_of(tmp_path, model, lambda _: compiled(torch.randn(3, 10, 16)).square().mean().backward())
+    assert told and all(fields["unknown"] == ["CompiledFunction"] for _, fields in told)
+
+
+def test_a_compiler_that_fails_fails_as_it_did(tmp_path):
+    def broken(module, inputs):
+        raise RuntimeError("no such compiler")
+
+    torch._dynamo.reset()
+    model = Attends()
+    compiled = torch.compile(model, backend=broken)
+    with brickprof.attach(model, out=tmp_path) as bp, pytest.raises(Exception, match="no such compiler"):
+        compiled(torch.randn(3, 10, 16))
+    assert not Story.of(brickprof.load(bp.folder)).events("probe_off")

@@ -149,6 +149,14 @@ def device(function: Any) -> torch.device | None:
     return found if isinstance(found, torch.device) else None
 
 
+def dtype(function: Any) -> str:
+    """The type of what a node made; "" where torch does not say."""
+    try:
+        return str(function._input_metadata[0].dtype).removeprefix("torch.")
+    except (AttributeError, IndexError, RuntimeError):
+        return ""
+
+
 def made_from(function: Any) -> list[tuple[int, Any, int]]:
     """What a node differentiates: the place of the argument, the node that made it, and which of its results it is."""
     return [(at, each, place) for at, (each, place) in enumerate(function.next_functions) if each is not None]

@@ -25,7 +25,16 @@ from torch.utils.data import dataloader
 from brickprof.capture import hub
 from brickprof.capture.desk import desk
 from brickprof.capture.surroundings import graph_is_made
-from brickprof.capture.taps import arguments, collectives, kineto, losses, pruning, states, tables
+from brickprof.capture.taps import (
+    arguments,
+    collectives,
+    compiled_graphs,
+    kineto,
+    losses,
+    pruning,
+    states,
+    tables,
+)
 from brickprof.capture.undressed import WhileCompiling, is_ours, undressed
 from brickprof.capture.vigil import Norms
 
@@ -57,7 +66,7 @@ def install() -> None:
     _patch_compile()
     _patch_graphs()
     _patch_copies()
-    for tap in (losses, states, collectives, pruning, tables, arguments, kineto):
+    for tap in (losses, states, collectives, pruning, tables, arguments, kineto, compiled_graphs):
         tap.install(_replace)
     watch_first_call()
 
@@ -733,6 +742,7 @@ def _about_to_compile(module: Any) -> None:
 
         _while_compiling.pause()  # in the middle of another: hooks are to be found where they were put
         _while_compiling.watch()
+        compiled_graphs.install(_replace)
     if isinstance(module, torch.nn.Module):
         hub.training()
         hub.send("compiling", module)

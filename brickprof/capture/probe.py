@@ -49,6 +49,9 @@ class Probe:
     def compiling(self, module: Any) -> None:
         """``torch.compile`` is about to wrap ``module``."""
 
+    def graph_compiled(self, made: Any) -> None:
+        """A graph is handed to a compiler: ``taps.compiled_graphs.Compiled``, whole as long as this signal lasts."""
+
     def evaluated(self, call: Any) -> None:
         """A loss function was called with gradients off: ``taps.losses.Call``."""
 
@@ -95,7 +98,10 @@ class Probe:
         """A schedule that waits for progress was told how well things go."""
 
 
-_OF_THE_RUN = {"models_found", "close", "compiling", "optimizer_built", "loader_started", "evaluated", "plateau_judged"}
+_OF_THE_RUN = {
+    "models_found", "close", "compiling", "graph_compiled", "optimizer_built", "loader_started", "evaluated",
+    "plateau_judged",
+}  # fmt: skip
 ALWAYS = frozenset(_OF_THE_RUN | {"scaler_step", "loss_broken"})
 """Signals that are sent in every step: rare, or too important to miss."""
 

@@ -182,6 +182,9 @@ def _usual(values: list[int | None] | list[int]) -> int | None:
 
 def dtype(story: Story, rank: int) -> str:
     """The type in which the products are made, as far as the run shows it."""
+    made = Counter(str(event.fields.get("dtype") or "") for event in story.events("operations", rank))
+    if products := [kind for kind, _ in made.most_common() if kind]:
+        return products[0]
     weights: Counter[str] = Counter()
     for tensor in story.names.tensors(rank):
         weights[tensor.dtype] += tensor.numel if tensor.model else 0
