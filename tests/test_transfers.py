@@ -4,9 +4,11 @@ Without a GPU: what is of type float64 lies on a device here, everything else on
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -364,6 +366,8 @@ class Chain:
 
 @pytest.fixture
 def runtime(monkeypatch):
+    with suppress(ImportError):  # the real one is not to begin beside the double
+        importlib.import_module("triton.compiler")
     runtime = SimpleNamespace(launch_enter_hook=Chain(), launch_exit_hook=Chain())
     monkeypatch.setitem(sys.modules, "triton.knobs", SimpleNamespace(runtime=runtime))
     return runtime
@@ -459,7 +463,7 @@ def test_who_waits_in_vain_gets_the_error_that_there_is(monkeypatch):
 
 
 def test_a_wait_for_the_device_is_a_brick_of_its_step(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: time.sleep(0.02))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: time.sleep(0.1))
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with brickprof.attach(model, optimizer, out=tmp_path, overhead="100%") as bp:
@@ -473,7 +477,7 @@ def test_a_wait_for_the_device_is_a_brick_of_its_step(tmp_path, monkeypatch):
     steps = run.spans[run.spans["phase"] == "step"].set_index("step")
     assert len(waits) >= 3 and set(waits["phase"]) == {"sync"} and set(waits["brick"]) == {"synchronize"}
     for wait in waits.itertuples():
-        assert "test_transfers.py:" in str(wait.attributes) and wait.end_ns - wait.start_ns >= 15e6
+        assert "test_transfers.py:" in str(wait.attributes) and wait.end_ns - wait.start_ns >= 90e6
         assert steps.loc[wait.step].start_ns <= wait.start_ns <= wait.end_ns <= steps.loc[wait.step].end_ns
     (told,) = {str(event.fields["waits"][0][1:3]) for event in run.events.itertuples() if event.kind == "syncs"}
     assert told == "['synchronize', 1]"

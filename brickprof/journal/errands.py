@@ -4,8 +4,8 @@ Enters: a function that makes bytes. Leaves: these bytes; or None where the proc
 asks does the work itself.
 
 The process is forked, which is right only where there is nothing yet that a fork loses: in one with a single thread.
-That is a command that has just begun, and keeps numpy from having threads (``alone``); where a training runs, or
-somebody else has loaded numpy, nothing is forked.
+That is a command that has just begun, and keeps numpy and pyarrow from having threads (``alone``); where a training
+runs, or somebody else has loaded them, nothing is forked.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ with suppress(ImportError):  # not Linux: then nothing is forked
     import fcntl
 
 _TASKS = "/proc/self/task"
+_ALONE = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""The second is asked for by the allocator in pyarrow's builds for x86_64, which has a thread from its import on."""
 _STREAMS = (0, 1, 2)
 _PATIENCE = 60.0
 """Seconds that a process gets which is stopped, or waits for a disk; then its work is done where it is asked for."""
@@ -27,8 +29,9 @@ _MOMENT = 0.0005
 
 
 def alone() -> None:
-    """Of a process that is about to read and to end: numpy, if it is loaded from now on, makes no threads."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    """Of a process that is about to read and to end: numpy and pyarrow, if loaded from now on, make no threads."""
+    for name, value in _ALONE.items():
+        os.environ.setdefault(name, value)
 
 
 def possible() -> bool:
