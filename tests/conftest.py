@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from brickprof.capture import loops
 
 # The same tree gets the same answer: `make test` tries the same examples each time, `make fuzz` looks for new ones.
 # How long an example takes says how busy the machine is.
@@ -18,3 +23,20 @@ settings.load_profile("same")
 for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(ignored) is signal.SIG_IGN:
         signal.signal(ignored, signal.default_int_handler if ignored is signal.SIGINT else signal.SIG_DFL)
+
+
+def pytest_collection_finish():
+    """What was loaded so far is none of the tests': a session that looks for models among all objects, and every full
+    collection, need not go through pytest's own million of them."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _sources_are_read_once():
+    """Each session reads the sources of whoever called it, and forgets them when it is over: here that is pytest, for
+    thousands of sessions."""
+    parsed, forget = loops._parsed, loops.forget
+    loops._parsed, loops.forget = functools.lru_cache(maxsize=None)(parsed.__wrapped__), lambda: None
+    yield
+    loops._parsed, loops.forget = parsed, forget

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 import brickprof
-from brickprof.capture import hub, patches
+from brickprof.capture import cadence, hub, patches
 from brickprof.capture import lookout as lookouts
 from brickprof.capture.desk import desk
 from brickprof.capture.fused import Fused
@@ -936,6 +936,7 @@ def test_of_a_young_run_every_block_is_known(tmp_path, stretches, monkeypatch):
     monkeypatch.setattr(lookouts, "compiled_frames", lambda: 0)
     monkeypatch.setattr(lookouts, "Counts", Counts)
     monkeypatch.setattr(lookouts, "_YOUNG_NS", 1e12)  # however busy the machine is
+    monkeypatch.setattr(cadence, "_SETTLED_NS", 0)  # however quick
     charged, charge = [], Session.charge_start
     monkeypatch.setattr(Session, "charge_start", lambda self, ns: charged.append(ns) or charge(self, ns))
     run = recorded(tmp_path, Breaks(175, 1), most=32)

@@ -46,6 +46,7 @@ def train(pipe):
 NURSERY = """
 import json, random, signal
 import pyarrow
+import torch._dynamo  # every optimizer of torch's loads it
 from brickprof import plugins
 from brickprof.capture import session
 
