@@ -47,8 +47,16 @@ def test_a_card_that_the_run_uses_is_described_once_and_measured(tmp_path):
     assert [event.step for event in samples] == [0, 10, 20]
     fields = samples[0].fields
     assert (fields["utilisation"], fields["power"], fields["power_limit"]) == (0.9, 500.0, 700.0)
-    assert (fields["memory_used"], fields["memory_total"]) == (40 * GIB, 140 * GIB)
+    assert (fields["memory_used"], fields["memory_ours"], fields["memory_total"]) == (40 * GIB, GIB, 140 * GIB)
     assert (fields["temperature"], fields["sm_clock"], fields["throttled"]) == (60.0, 1980.0, {})
+
+
+@pytest.mark.parametrize(
+    ("listed", "held"), [({os.getpid(): GIB, os.getppid(): 7 * GIB}, GIB), ({os.getpid(): None}, None)]
+)
+def test_what_the_run_holds_is_told_apart_from_what_others_do(tmp_path, listed, held):
+    watched(tmp_path, Card(processes=listed))
+    assert {event.fields.get("memory_ours") for event in told(tmp_path, "sample")} == {held}
 
 
 def test_a_card_that_the_run_does_not_use_leaves_nothing(tmp_path):

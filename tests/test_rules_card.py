@@ -294,6 +294,24 @@ def test_growth_outside_torch_is_told_and_growth_inside_is_left_to_its_own_rule(
     assert not judge(made, card_memory.OutsideTorch).violations
 
 
+def test_memory_of_others_on_the_card_is_no_growth_of_the_run():
+    made = OnCard(**BIG)
+    for place, look in enumerate(made.looks()):
+        look.fields["memory_used"] = (20 + place) * GB
+        made.at("memory", look.step, place + 1.0, rss=GB, device_allocated=10 * GB, device_reserved=12 * GB)
+    made.card(3, what="process", pid=4711, name="python", memory=9 * GB, before=False)
+    result = judge(made, card_memory.OutsideTorch)
+    assert result.verdict is Verdict.NOT_EVALUATED and "others use the card" in result.why
+    for look in made.looks():
+        look.fields["memory_ours"] = 13 * GB
+    result = judge(made, card_memory.OutsideTorch)
+    assert result.verdict is Verdict.NOT_EVALUATED and "did not grow" in result.why
+    for place, look in enumerate(made.looks()):
+        look.fields["memory_ours"] = (13 + place) * GB
+    (violation,) = judge(made, card_memory.OutsideTorch).violations
+    assert "grew from" in violation.symptom and violation.cause == "memory-leak"
+
+
 OOM = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.65 GiB of which 1.10 GiB is free."
     " Of the allocated memory 15.00 GiB is allocated by PyTorch, and {} GiB is reserved by PyTorch but unallocated."

@@ -120,6 +120,8 @@ class _Card:
         self._about = about
         self._began: float | None = None
         self._memory_before: int | None = None
+        self._ours: frozenset[int] = frozenset()
+        """The run's processes, as of the last close look."""
         self._ecc: tuple[int | None, int | None] = (None, None)
         self._waiting: list[dict[str, Any]] = []
         self._changes = 0
@@ -135,6 +137,7 @@ class _Card:
             self._memory_before, self._ecc = seen.memory_used, self.device.ecc()
         self._hear_errors()
         if ours is not None:
+            self._ours = ours
             self._look_closely(now, seen, ours, lists=lists)
         if self.used:
             self._measure(seen)
@@ -187,8 +190,15 @@ class _Card:
         }  # fmt: skip
         return {name: value for name, value in found.items() if value is not None}
 
+    def _memory_of_ours(self) -> int | None:
+        """What the run itself holds, where NVML tells that of each process: others may come and go."""
+        listed = self.device.processes() if self.used == "listed" else None
+        held = [listed[pid] for pid in self._ours & listed.keys()] if listed else []
+        known = [size for size in held if size is not None]
+        return sum(known) if known and len(known) == len(held) else None
+
     def _measure(self, seen: nvml.Look) -> None:
-        self._average.add(seen)
+        self._average.add(seen, self._memory_of_ours())
         loud = tuple(word for word in seen.throttle or () if word not in _QUIET)
         if loud != self._throttle:
             self._changes += 1
@@ -224,10 +234,11 @@ class _Average:
         self._throttled: Counter[str] = Counter()
         self._last = nvml.Look()
         self._peak = 0
+        self._ours: int | None = None
 
-    def add(self, seen: nvml.Look) -> None:
+    def add(self, seen: nvml.Look, ours: int | None) -> None:
         self.looks += 1
-        self._last = seen
+        self._last, self._ours = seen, ours
         self._peak = max(self._peak, seen.memory_used or 0)
         self._throttled.update(seen.throttle or ())
         for name in ("utilisation", "power", "sm_clock", "memory_clock", "temperature"):
@@ -239,7 +250,10 @@ class _Average:
     def fields(self) -> dict[str, Any]:
         means = {name: round(self._sums[name] / count, 4) for name, count in self._counts.items()}
         last = self._last
-        sizes = {"memory_used": last.memory_used, "memory_peak": self._peak or None, "memory_total": last.memory_total}
+        sizes = {
+            "memory_used": last.memory_used, "memory_ours": self._ours, "memory_peak": self._peak or None,
+            "memory_total": last.memory_total,
+        }  # fmt: skip
         told = {**means, **sizes, "power_limit": last.power_limit}
         known = {name: value for name, value in told.items() if value is not None}
         throttle = {} if last.throttle is None else {"throttle": list(last.throttle)}

@@ -17,7 +17,7 @@ from brickprof.records import Event
 from brickprof.rules import cards, outcomes, wording
 from brickprof.rules.growth_of_memory import Growth, growth
 from brickprof.rules.names import number
-from brickprof.rules.story import Story
+from brickprof.rules.story import Story, Track
 
 _QUESTION = "Where does the memory of the card go?"
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -35,12 +35,25 @@ class OutsideTorch:
         if isinstance(found, ContractResult):
             return found
         looks = int(contract.threshold("looks"))
+        shared = [card for card in found if _track(story, card) is None]
         for card in found:
-            track = story.track("card", "memory_used", -1, what="sample", device=card.device)
-            grown = growth(track, looks)
+            track = _track(story, card)
+            grown = growth(track, looks) if track is not None else None
             if grown is not None and _goes_on(grown, contract) and not _explained(story, grown, contract):
                 return outcomes.broken(contract, [_outside(card, grown, contract)], "no growth that goes on")
+        if shared:
+            return outcomes.unjudged(contract, "others use the card, and what the run itself holds of it is not told")
         return outcomes.unjudged(contract, "the card's memory did not grow beyond what torch reserves")
+
+
+def _track(story: Story, card: cards.Card) -> Track | None:
+    """What the run's own processes hold, where the driver tells; else all that is in use, where nobody else was seen
+    on the card."""
+    ours = story.track("card", "memory_ours", -1, what="sample", device=card.device)
+    if len(ours):
+        return ours
+    strangers = card.others.get("process")
+    return None if strangers else story.track("card", "memory_used", -1, what="sample", device=card.device)
 
 
 def _goes_on(found: Growth, contract: Contract) -> bool:
