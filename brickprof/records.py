@@ -141,7 +141,8 @@ and of the launch itself (``process.jsonl``, rank -1): start, exited, signal, ha
                  sm_clock_max, memory_clock_max (MHz), ecc_corrected, ecc_uncorrected (volatile, at the start);
                  what=sample (ever rarer): looks (how many it averages), seconds (since the start), utilisation (0..1),
                  power (W), sm_clock, memory_clock, temperature (means), memory_used, memory_ours (of the run's own
-                 processes, where the driver tells), memory_peak, memory_total, power_limit, throttle [words, now], throttled {word: looks};
+                 processes, where the driver tells), memory_peak, memory_total, power_limit, throttle [words, now],
+                 throttled {word: looks};
                  what=throttle (a change): throttle, was; what=ecc (a rise): corrected, uncorrected, ecc_corrected,
                  ecc_uncorrected; what=xid: xid; what=lost: the driver has lost the card; what=process (a stranger on
                  the card): pid, name, memory, before (it was there at the start), orphan (no parent, no work), left
