@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import brickprof
 from brickprof.capture import graph
+from brickprof.capture.taps.compiled_graphs import Compiled
 from brickprof.probes.operations import counted
 from brickprof.rules.story import Story
 
@@ -335,6 +338,74 @@ def test_products_have_a_type_compiled_or_not(tmp_path):
 def test_where_shapes_are_open_nobody_knows_how_many(tmp_path):
     told, _ = trained(tmp_path, whole, dynamic=True)
     assert told and all(fields["unknown"] == ["CompiledFunction"] and not fields["whole"] for fields in told)
+
+
+def test_nothing_that_acts_is_called_a_second_time(tmp_path):
+    calls = []
+
+    @torch.library.custom_op("brickprof_test::acts", mutates_args=())
+    def acts(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @acts.register_fake
+    def _(x):
+        calls.append(1)
+        return torch.empty_like(x)
+
+    acts.register_autograd(lambda ctx, grad: grad)
+    torch._dynamo.reset()
+    model = Attends()
+
+    @torch.compile(backend="aot_eager")
+    def forward(x):
+        return acts(model(x)).square().mean()
+
+    forward(torch.randn(3, 10, 16)).backward()
+    alone = len(calls)
+    torch._dynamo.reset()
+    calls.clear()
+    told = told_of(tmp_path, model, lambda _: forward(torch.randn(3, 10, 16)).backward())
+    assert len(calls) == alone > 0
+    assert told and all(fields["unknown"] == ["CompiledFunction"] for _, fields in told)
+
+
+HEARD: list[bool] = []
+
+
+@torch.fx.wrap
+def heard(x):
+    HEARD.append(torch.compiler.is_compiling())
+    return x * 2
+
+
+def test_what_runs_to_be_looked_into_is_the_compilers_and_no_signal():
+    HEARD.clear()
+    module = torch.fx.symbolic_trace(lambda x: (heard(x @ x),))
+    nodes = Compiled(module, [torch.ones(2, 2, requires_grad=True)]).behind()
+    assert {"Mm", "Mul"} <= {node.op for node in nodes}
+    assert HEARD == [True] and not torch.compiler.is_compiling()
+
+
+def test_what_another_thread_compiles_is_not_what_is_trained(tmp_path):
+    torch._dynamo.reset()
+    model, other = Attends(), Attends()
+    compiled = torch.compile(other, backend="aot_eager")
+    asked, seen = [], []
+
+    def behind(self):
+        seen.append(self)
+
+    def train(step):
+        if not step:
+            thread = threading.Thread(target=lambda: asked.append(compiled(torch.randn(3, 10, 16))))
+            thread.start()
+            thread.join()
+        model(torch.randn(3, 10, 16)).square().mean().backward()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Compiled, "behind", behind)
+        told = told_of(tmp_path, model, train)
+    assert asked and not seen and all(fields["whole"] for _, fields in told)
 
 
 def test_what_was_compiled_before_anybody_watched_is_not_known(tmp_path):

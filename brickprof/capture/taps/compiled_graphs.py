@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,11 @@ from brickprof.capture import graph, hub
 from brickprof.capture.taps import Replace
 
 _OPEN = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_TORCHS = frozenset({"aten", "prims"})
+"""The operations that do nothing but what they say."""
+_ACTS = ("torch.cuda", "torch.distributed", "torch.accelerator", "torch.xpu")
+"""Where functions come from that do something without a tensor: streams, events, other ranks."""
+_thread = threading.get_ident
 
 
 class Compiled:
@@ -45,6 +51,8 @@ class Compiled:
         run without memory."""
         given = [value for value in self.inputs if isinstance(value, torch.Tensor)]
         if not torch.is_grad_enabled() or not any(value.requires_grad for value in given) or self._is_open():
+            return None
+        if any(node.op == "call_function" and _acts(node.target) for node in self.module.graph.nodes):
             return None
         try:
             return self._run()
@@ -79,6 +87,15 @@ def _unheard() -> Iterator[None]:
         yield
     finally:
         torch.compiler._is_compiling_flag = before
+
+
+def _acts(target: Any) -> bool:
+    """Whether a function may do more than to make tensors, for all that one knows: it is not called for us."""
+    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return str(target).partition(".")[0] not in _TORCHS
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return target.name() == "print"
+    return str(getattr(target, "__module__", "") or "").startswith(_ACTS)
 
 
 def _without_memory(value: Any) -> Any:
@@ -123,7 +140,8 @@ def _told(original: Any) -> Any:
 def _tell(module: Any, inputs: Sequence[Any]) -> Compiled:
     told = Compiled(module, inputs)
     with contextlib.suppress(Exception):
-        hub.tell("graph_compiled", told)
+        if any(session.thread == _thread() for session in hub.sessions):  # else it is not what is trained
+            hub.tell("graph_compiled", told)
     told.module, told.inputs = None, ()
     return told
 
