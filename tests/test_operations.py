@@ -319,6 +319,13 @@ def trained(folder, compile_, *, breaks=False, dtype=None, **how):
     return told, [*model.parameters(), torch.get_rng_state()]
 
 
+def checkpointed(model, **how):
+    def call(x):
+        return checkpoint(model, x, use_reentrant=False)
+
+    return torch.compile(call, **how)
+
+
 @pytest.mark.parametrize("compile_", [whole, in_place_of_it, each_block], ids=lambda made: made.__name__)
 @pytest.mark.parametrize("breaks", [False, True], ids=["one graph", "two"])
 def test_compiled_code_makes_what_it_was_made_of(tmp_path, compile_, breaks):
@@ -327,6 +334,12 @@ def test_compiled_code_makes_what_it_was_made_of(tmp_path, compile_, breaks):
     assert told == plainly and told[0]["whole"] and told[0]["products"] == 2 + 3 * 3
     _, alone = trained(None, compile_, breaks=breaks)
     assert all(map(torch.equal, watched, alone))
+
+
+def test_what_is_computed_again_in_compiled_code_counts_once(tmp_path):
+    plainly, _ = trained(tmp_path / "plain", None)
+    told, _ = trained(tmp_path / "compiled", checkpointed)
+    assert told == plainly
 
 
 def test_products_have_a_type_compiled_or_not(tmp_path):

@@ -52,7 +52,8 @@ class Compiled:
         given = [value for value in self.inputs if isinstance(value, torch.Tensor)]
         if not torch.is_grad_enabled() or not any(value.requires_grad for value in given) or self._is_open():
             return None
-        if any(node.op == "call_function" and _acts(node.target) for node in self.module.graph.nodes):
+        graphs = [part.graph for part in self.module.modules() if isinstance(part, torch.fx.GraphModule)]
+        if any(node.op == "call_function" and _acts(node.target) for each in graphs for node in each.nodes):
             return None
         try:
             return self._run()
