@@ -61,6 +61,9 @@ class Counted(NamedTuple):
     """In which most are made."""
 
 
+_NOTHING = Counted(0, 0, 0, ())
+
+
 class OperationsProbe(Probe):
     name = "operations"
     ways = ("full",)
@@ -89,8 +92,11 @@ class OperationsProbe(Probe):
         self.session.charge_start(spent)
 
     def _inside(self, function: Any) -> Counted | None:
-        """What compiled code makes, where that is known."""
-        return next((found for made, found in self._compiled if made.of(function)), None)
+        """What compiled code makes, where that is known; of the pieces of one graph the last counts for all."""
+        for made, found in self._compiled:
+            if made.has(function):
+                return found if made.ends_with(function) else _NOTHING
+        return None
 
     def backward_begin(self, losses: Sequence[torch.Tensor], upstream: Any) -> None:
         session = self.session
@@ -157,7 +163,7 @@ def _made_by(node: graph.Node, inside: Callable[[Any], Counted | None]) -> Count
         if not _is_opaque(node):
             return None
         found = inside(node.function) if isinstance(node.function, _PYTHONS) else None
-        return found or Counted(0, 0, 0, (node.op or node.name,))
+        return found if found is not None else Counted(0, 0, 0, (node.op or node.name,))
     made = None if _is_sparse(node.function) else rule(node.function)
     if made is None:
         return Counted(0, 0, 0, (node.op,))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import distributed, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
@@ -334,6 +335,43 @@ def test_compiled_code_makes_what_it_was_made_of(tmp_path, compile_, breaks):
     assert told == plainly and told[0]["whole"] and told[0]["products"] == 2 + 3 * 3
     _, alone = trained(None, compile_, breaks=breaks)
     assert all(map(torch.equal, watched, alone))
+
+
+class Row(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(512, 512) for _ in range(6))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+@pytest.fixture
+def alone():
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not distributed.is_available(), reason="a torch without ranks")
+def test_pieces_of_a_graph_that_was_cut_for_ddp_are_counted_together(tmp_path, alone):
+    told, pieces = [], []
+
+    def train(called, _):
+        loss = called(torch.randn(8, 512)).square().mean()
+        pieces.append(sum(node.name == "CompiledFunctionBackward" for node in graph.nodes(loss)))
+        graph.forget()
+        loss.backward()
+
+    for number, compile_ in enumerate((lambda model: model, partial(torch.compile, backend="aot_eager"))):
+        torch._dynamo.reset()
+        model = Row()
+        called = compile_(nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1.5))
+        told.append([fields for _, fields in told_of(tmp_path / str(number), model, partial(train, called))])
+    assert pieces[0] == 0 and pieces[-1] > 1  # it was cut
+    assert told[0] == told[1] and told[0][0]["whole"] and told[0][0]["products"] == 6
 
 
 def test_what_is_computed_again_in_compiled_code_counts_once(tmp_path):

@@ -1,7 +1,7 @@
 """What torch.compile makes code of: each graph, before anything is made of it.
 
 Enters: graphs that dynamo hands to a compiler. Leaves: a ``graph_compiled`` signal with a ``Compiled``, by which the
-code is known afterwards that was made of it (``of``); and ``behind``: the autograd graph that the same operations leave
+code is known afterwards that was made of it; and ``behind``: the autograd graph that the same operations leave
 when they run on nothing, tensors that have shapes and no memory, as dynamo itself ran them a moment ago.
 
 Compiled code is one node of the graph behind a loss, whatever is in it. This is how it can be looked into.
@@ -39,12 +39,16 @@ class Compiled:
         """None when the signal is over."""
         self.inputs: Sequence[Any] = inputs
         self.numbers = range(0)
-        """Those of the functions that were made of it; autograd has a node for each call of one."""
+        """Those of the functions that were made of it; autograd has a node for each call of one. They are several where
+        it was cut in pieces, as for DDP: these are called one behind the other."""
 
-    def of(self, function: Any) -> bool:
-        """Whether ``function``, a node behind a loss, is the whole of it."""
-        number = getattr(getattr(type(function), "_forward_cls", None), "_aot_id", None)
-        return len(self.numbers) == 1 and number == self.numbers[0]
+    def has(self, function: Any) -> bool:
+        """Whether ``function``, a node behind a loss, was made of it."""
+        return _number(function) in self.numbers
+
+    def ends_with(self, function: Any) -> bool:
+        """Whether it is the last piece."""
+        return _number(function) == self.numbers[-1]
 
     def behind(self) -> list[graph.Node] | None:
         """The nodes of its forward; None where nothing of it is differentiated, its shapes are open, or it cannot be
@@ -95,7 +99,7 @@ def _acts(target: Any) -> bool:
     if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return str(target).partition(".")[0] not in _TORCHS
     if isinstance(target, torch._ops.HigherOrderOperator):
-        return target.name() == "print"
+        return str(target.name()) == "print"
     return str(getattr(target, "__module__", "") or "").startswith(_ACTS)
 
 
@@ -148,6 +152,12 @@ def _tell(module: Any, inputs: Sequence[Any]) -> Compiled:
 
 
 _code = _told(None).__code__
+
+
+def _number(function: Any) -> int:
+    """-1 of what is no compiled code."""
+    number = getattr(getattr(type(function), "_forward_cls", None), "_aot_id", -1)
+    return number if isinstance(number, int) else -1
 
 
 def _next_number() -> int:
