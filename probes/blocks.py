@@ -217,6 +217,8 @@ class BlocksProbe(Probe):
             return
         output, (nan, inf) = found
         self._lookout.rest()
+        if not output.brick:
+            return  # whatever it was, it came before the blocks, or stood between two
         if self._broken.get(output.brick, step + 1) <= step:
             return  # one of a later step may have come home sooner
         self._broken[output.brick] = step

@@ -33,10 +33,11 @@ from torch import nn
 
 from brickprof.capture import aside, models, tensors
 from brickprof.capture.cadence import GROWN
-from brickprof.capture.outputs import Output, gate, left, stream_of
+from brickprof.capture.insides import Insider, Insides, follows
+from brickprof.capture.outputs import Output, Seen, gate, left, stream_of
 from brickprof.capture.patrol import MOST_NS, MOST_STEPS, Patrol
 from brickprof.capture.sentry import Arrived, Glance, Sentries, Sentry
-from brickprof.capture.surroundings import compiled_frames, hands_off
+from brickprof.capture.surroundings import compiled_frames, hands_off, static_outputs
 from brickprof.clock import now
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ class Lookout:
         self._entered = -1
         """The last that has begun, or is about to: what was kept since then is of it."""
         self._blind = self._awaits = self._taken = False
+        self.insides = Insides(session, lambda value: bool(self.counts.readable(value)))
+        """What is known of compiled code, once nobody has a hook any more."""
         self.sentries = Sentries(self)
         self._patrol: Patrol | None = None
         self._patrol_from = 0
@@ -188,6 +191,7 @@ class Lookout:
             self._relieve()
             self._patrol_from = self._entered + 2  # what the next goes by is learnt in the step before it
         self.sentries.forget()
+        self.insides.forget()
         chosen = [] if self._blind else [(module, brick) for brick, module in blocks if _takes_hook(module)]
         self._posts = [(weakref.ref(module), _Post(self, brick)) for module, brick in chosen]
         self._await(bool(self._posts) and self.session.step < GROWN)
@@ -219,7 +223,7 @@ class Lookout:
     def ahead(self, step: int, most: int, backwards: int = 1) -> int:
         """In how many of the steps behind ``step``, which is over, nobody looks out; up to ``most``. Each has so many
         ``backwards``."""
-        if not self._posts:
+        if not (self._posts or self._looks_inside):
             return most
         if self.sentries.able and self.sentries.longest >= 2 * backwards:
             return min(self.sentries.longest // backwards, most)
@@ -300,17 +304,20 @@ class Lookout:
         it, if anybody does."""
         session = self.session
         self.sentries.stretched_until(session.step + steps)
-        if not self._posts or session.step + 1 < self._rests_until or self._seen_anyway():
+        if session.step + 1 < self._rests_until or self._seen_anyway():
+            return None
+        if not (self._posts or self._looks_inside):
             return None
         self._unhook()
         self._relieve()
         if self.sentries.longest < 2 * backwards:
             return None
-        if compiled_frames():
+        if self._posts and compiled_frames():
             self.blind()
             return None
+        kind = Sentry if self._posts else Insider
         try:
-            return self.sentries.post(self._blocks(), steps, backwards, young=self.young)
+            return self.sentries.post(self._blocks(), steps, backwards, young=self.young, kind=kind)
         except Exception as error:
             self.failed(error)
             return None
@@ -362,6 +369,8 @@ class Lookout:
 
     def backward(self, losses: Sequence[torch.Tensor]) -> None:
         """A backward begins: counts in the outputs that are still there."""
+        if not self._posts:
+            self._inside(losses)
         kept, self._kept = self._kept, []
         taken, self._taken = self._taken, False
         if not (kept or self._awaits or self._patrol is not None):
@@ -378,6 +387,46 @@ class Lookout:
                 self._in_vain()
             elif self._count(kept, losses, not taken):
                 self._learn(_counter() - start)
+        except Exception as error:
+            self.failed(error)
+
+    @property
+    def _looks_inside(self) -> bool:
+        """Whether nothing is hooked, and compiled code can be looked into."""
+        return not self._posts and self.insides.any and not (self.counts.lost or self.session.is_off(_PIECE))
+
+    def _inside(self, losses: Sequence[torch.Tensor]) -> None:
+        """A backward begins behind compiled code: counts in what that has kept."""
+        session = self.session
+        if not self._looks_inside or len(losses) != 1 or not on_device(losses[0]):
+            return
+        if session.step < self._rests_until or not self._meets(session.step):
+            return
+        if hands_off() or static_outputs() or _thread() != session.thread:
+            return
+        start = _counter()
+        try:
+            loss = losses[0]
+            device = loss.get_device()
+            if not self.counts.prepare(device):
+                if self.counts.lost:
+                    self._give_up()
+                return
+            self.sentries.fetch(None)  # of steps before this one
+            found = self.insides.outputs(loss, learn=True)
+            if not found or any(value.get_device() != device for _, value in found):
+                self._in_vain()
+                return
+            self._empty = 0
+            table = self.counts(gate(losses), [value for _, value in found])
+            step, micro, arrived = session.step, max(session.steps.backwards - 1, 0), self.arrived
+            seen = [
+                Seen(brick, value.numel(), value.dtype, behind)
+                for (brick, value), behind in zip(found, follows(found), strict=True)
+            ]
+            self.sentries.learn_number(len(found), device)
+            session.readback.read(table, lambda host: arrived(step, micro, seen, host.tolist()))
+            self._learn(_counter() - start)
         except Exception as error:
             self.failed(error)
 

@@ -106,6 +106,20 @@ def blocks(model: Model, *, every: bool = False) -> list[tuple[str, nn.Module]]:
     return [("", root), *((model.path(path), module) for path, module in found if module is not root)]
 
 
+def parts(model: Model) -> list[str]:
+    """The paths of the blocks, those inside compiled code too."""
+    root = model.root()
+    found = _chosen(_bare(root), "", 0, through=True) if root is not None else ()
+    return list(dict.fromkeys(path for raw, _ in found if (path := model.path(raw))))
+
+
+def _bare(module: nn.Module) -> nn.Module:
+    """What was compiled, without what stands around it."""
+    while (inner := module.__dict__.get("_modules", {}).get("_orig_mod")) is not None:
+        module = inner
+    return module
+
+
 def compiled(module: nn.Module) -> bool:
     """Whether hooks inside ``module`` would be traced into a compiled graph."""
     return "_orig_mod" in module.__dict__.get("_modules", {}) or (
@@ -118,24 +132,33 @@ def hookable(module: nn.Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is None
 
 
-def _chosen(module: nn.Module, prefix: str, depth: int) -> Iterator[tuple[str, nn.Module]]:
+def _chosen(
+    module: nn.Module, prefix: str, depth: int, *, through: bool = False
+) -> Iterator[tuple[str, nn.Module]]:
+    """``through``: what is compiled is no boundary."""
     for name, child in module.named_children():
         path = f"{prefix}{name}"
-        if compiled(child):
+        if through:
+            child = _bare(child)
+        if compiled(child) and not through:
             if hookable(child):
                 yield path, child
         elif _is_container(child) or (depth < _DEPTH and _holds_stack(child)):
             if not _is_container(child):
                 yield path, child
-            yield from _chosen(child, f"{path}.", depth + 1) if not _is_stack(child) else _layers(child, path)
+            if _is_stack(child):
+                yield from _layers(child, path, through=through)
+            else:
+                yield from _chosen(child, f"{path}.", depth + 1, through=through)
         elif _has_parameters(child):
             yield path, child
 
 
-def _layers(stack: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
-    for name, layer in stack.named_children():
+def _layers(stack: nn.Module, path: str, *, through: bool) -> Iterator[tuple[str, nn.Module]]:
+    for name, child in stack.named_children():
+        layer = _bare(child) if through else child
         if _is_container(layer):
-            yield from _chosen(layer, f"{path}.{name}.", _DEPTH)
+            yield from _chosen(layer, f"{path}.{name}.", _DEPTH, through=through)
         elif _has_parameters(layer):
             yield f"{path}.{name}", layer
 

@@ -24,7 +24,7 @@ from torch.utils.data import dataloader
 
 from brickprof.capture import hub
 from brickprof.capture.desk import desk
-from brickprof.capture.surroundings import graph_is_made
+from brickprof.capture.surroundings import graph_is_made, saves_by_itself
 from brickprof.capture.taps import (
     arguments,
     collectives,
@@ -58,6 +58,7 @@ def install() -> None:
     if _undo:
         return
     _patch_autograd()
+    _patch_saving()
     _patch_optimizers()
     _patch_clipping()
     _patch_schedulers()
@@ -110,6 +111,18 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
             setattr(owner, name, original)
 
     _undo.append(undo)
+
+
+def _patch_saving() -> None:
+    def make(original: Any) -> Any:
+        def enter(self: Any) -> Any:
+            if not _traced():
+                saves_by_itself()
+            return original(self)
+
+        return enter
+
+    _replace(torch.autograd.graph.saved_tensors_hooks, "__enter__", make)
 
 
 # -- autograd

@@ -189,15 +189,23 @@ class Sentries:
             self._known, self.alike = known, None
         self._learnt_in, self._device = step, device
 
+    def learn_number(self, outputs: int, device: int) -> None:
+        """So many were counted, on ``device``, inside of compiled code: there the number is all that has to be known."""
+        if self._lookout.session.step >= self._deaf_until and (outputs > len(self._known) or device != self._device):
+            self._known, self.alike, self._device = dict.fromkeys(range(outputs), 0), None, device
+
     def forget(self) -> None:
         """The blocks are others, or there are none to be hooked any more."""
         self._known, self.alike = {}, None
         if self._standing is not None:
             self._standing.dismiss()
 
-    def post(self, blocks: Iterable[tuple[nn.Module, int]], steps: int, per_step: int, *, young: bool) -> Sentry | None:
+    def post(
+        self, blocks: Iterable[tuple[nn.Module, int]], steps: int, per_step: int, *, young: bool,
+        kind: type[Sentry] | None = None,
+    ) -> Sentry | None:  # fmt: skip
         """A stretch of ``steps`` begins; a ``young`` run has a sentry in each."""
-        made = self.appoint(Sentry, blocks, steps, per_step, young=young)
+        made = self.appoint(kind or Sentry, blocks, steps, per_step, young=young)
         if made is None:
             return None
         step, glances = self._handed
@@ -391,7 +399,7 @@ class Sentry:
         self._backwards += 1
         self.within = True
         try:
-            if self.glances and self._count(loss, place):
+            if self._waits and self._count(loss, place):
                 self._took.append(_counter() - start)
             self.glances.clear()
             if self._mark is not None:
@@ -406,6 +414,11 @@ class Sentry:
             self.glances.clear()
             self._lookout.failed(error)
         self.spent_ns += _counter() - start
+
+    @property
+    def _waits(self) -> bool:
+        """Whether there is anything to be counted."""
+        return bool(self.glances)
 
     def update(self) -> None:
         """What was put out since the backward began was recomputed in it."""
@@ -452,7 +465,7 @@ class Sentry:
             return False
         if (device != self._device and not self._settle(loss, device)) or self._captures():
             return False
-        seen = self._as_before(device) or self._left(device)
+        seen = self._seen_of(loss, device)
         count, row = len(seen[0]), place * self._most
         if not count or self._out is None:
             return False
@@ -473,6 +486,9 @@ class Sentry:
         self._out = torch.zeros((self._room * self._most, 2), dtype=torch.int64, device=loss.device)
         self._begins, self._device, self._captures = self._out.data_ptr(), device, capturing(device)
         return True
+
+    def _seen_of(self, _loss: torch.Tensor, device: int) -> Found:
+        return self._as_before(device) or self._left(device)
 
     def _as_before(self, device: int) -> Found | None:
         """Outputs that are like those of an earlier step, all of them: nothing else is asked of each but where it lies,

@@ -89,6 +89,20 @@ def _pools() -> set[tuple[int, ...]]:
     return {tuple(each["segment_pool_id"]) for each in segments}
 
 
+class _Saved:
+    by_others = False
+
+
+def saves_by_itself() -> None:
+    _Saved.by_others = True
+
+
+def saved_by_others() -> bool:
+    """Whether somebody in this process has had a say in how autograd saves tensors (checkpointing, offloading): to read one
+    may compute or copy it."""
+    return _Saved.by_others
+
+
 def compiled_frames() -> int:
     """How much torch.compile has had to do in this process, functions that nobody was told of included."""
     dynamo = sys.modules.get("torch._dynamo.utils")

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from brickprof.capture import graph, hub
-from brickprof.capture.taps import Replace
+from brickprof.capture.taps import Replace, forward_graphs
 
 _OPEN = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _TORCHS = frozenset({"aten", "prims"})
@@ -122,20 +122,30 @@ def _plain(value: torch.Tensor) -> bool:
     return value.layout is torch.strided and not is_traceable_wrapper_subclass(value)
 
 
+class _Put:
+    by: Replace
+    """What replaces things of torch's, for those that are there only when the first graph is compiled."""
+
+
 def install(replace: Replace) -> None:
     """Where dynamo is there already: it is not loaded for us."""
     output_graph = sys.modules.get("torch._dynamo.output_graph")
     made_by = getattr(output_graph, "OutputGraph", None)
     original = vars(made_by).get("call_user_compiler") if made_by is not None else None
+    _Put.by = replace
     if original is not None and getattr(original, "__code__", None) is not _code:
         replace(made_by, "call_user_compiler", _told)
 
 
 def _told(original: Any) -> Any:
     def call(self: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
-        told, first = _tell(module, args[0] if args else kwargs.get("example_inputs", ())), _next_number()
-        try:
+        inputs = args[0] if args else kwargs.get("example_inputs", ())
+        if not any(session.thread == _thread() for session in hub.sessions):  # it is not what is trained
             return original(self, module, *args, **kwargs)
+        told, first = _tell(module, inputs), _next_number()
+        try:
+            with forward_graphs.made_of(module, inputs):
+                return original(self, module, *args, **kwargs)
         finally:
             told.numbers = range(first, _next_number())
 
@@ -145,8 +155,8 @@ def _told(original: Any) -> Any:
 def _tell(module: Any, inputs: Sequence[Any]) -> Compiled:
     told = Compiled(module, inputs)
     with contextlib.suppress(Exception):
-        if any(session.thread == _thread() for session in hub.sessions):  # else it is not what is trained
-            hub.tell("graph_compiled", told)
+        forward_graphs.install(_Put.by)
+        hub.tell("graph_compiled", told)
     told.module, told.inputs = None, ()
     return told
 
