@@ -227,6 +227,8 @@ class BlocksProbe(Probe):
             "dtype": str(output.dtype).removeprefix("torch."), "phase": "forward",
             "inputs_finite": True if output.follows else None, "micro": micro,
         }  # fmt: skip
+        if self._lookout.looks_inside:
+            fields["inside"] = True
         self.session.fact("activation", fields, step=step, always=True)
         value = math.nan if nan else math.inf
         self.session.anomaly("activation", {"brick": output.brick, "value": value}, step=step)

@@ -119,7 +119,7 @@ def first_broken(run):
 @pytest.mark.parametrize("block", [0, 2, 3])
 def test_the_block_is_known_whatever_was_compiled(tmp_path, stretches, counts, compiles, at, block):
     run = recorded(tmp_path, Breaks(compiles, at, block), most=32, batches=batches())
-    step, path, fields = first_broken(run)
+    step, path, _ = first_broken(run)
     assert (step, path) == (at, f"layers.{block}")
     assert sum(stretches) > 100
     assert run.events[run.events.kind == "exit"].iloc[0].fields["looked_out"] >= 100

@@ -56,7 +56,7 @@ def _walk(start: Any) -> list[Node]:
     found: list[Node] = []
     while queue and len(found) < MOST_NODES:
         function, depth = queue.popleft()
-        found.append(Node(function, type(function).__name__, _order(function), depth))
+        found.append(Node(function, type(function).__name__, order(function), depth))
         for following, _ in function.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
@@ -64,7 +64,7 @@ def _walk(start: Any) -> list[Node]:
     return sorted(found, key=lambda node: node.order)
 
 
-def _order(function: Any) -> int:
+def order(function: Any) -> int:
     number = function._sequence_nr() if hasattr(function, "_sequence_nr") else _LATE
     return min(int(number), _LATE)
 
@@ -95,10 +95,11 @@ def owner(function: Any, book: Any) -> int:
     return 0
 
 
-def saved(function: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors that a node saved, by name, as far as they can be read without any effect."""
+def saved(function: Any, *, unhooked: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that a node saved, by name, as far as they can be read without any effect; ``unhooked``: nobody in
+    this process has a hook on any."""
     for name in _saved_names(function):
-        value = _read(function, name)
+        value = _read(function, name, unhooked)
         for each in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(each, torch.Tensor):
                 yield name, each
@@ -121,9 +122,9 @@ def _saved_names(function: Any) -> tuple[str, ...]:
     return names
 
 
-def _read(function: Any, name: str) -> Any:
+def _read(function: Any, name: str, unhooked: bool) -> Any:
     try:
-        raw = getattr(function, f"_raw_saved_{name}")
+        raw = getattr(function, f"_raw_saved_{name}") if not unhooked else ()
         for each in raw if isinstance(raw, (tuple, list)) else (raw,):
             if getattr(each, "unpack_hook", _UNKNOWN) is not None:
                 return None  # an older torch does not say whether there is a hook

@@ -1,13 +1,13 @@
 """Inside compiled code: what it has kept for its backward tells which block was the first to put out something that is
 not finite.
 
-Enters: a loss whose backward is about to begin. Leaves: some of the tensors that compiled code has saved on the way to it,
-about one for each block, in the order of the forward, and each with the block to blame if it is not finite and all those
-before it are.
+Enters: a loss whose backward is about to begin. Leaves: some of the tensors that compiled code has kept on the way to
+it, about one for each block, in the order of the forward, each with the block to blame if it is not finite and all
+those before it are (see ``blame``).
 
 Nothing is hooked, compiled or kept alive: autograd holds these tensors anyway. What each of them is was read off the
-graph that the code was made of, when it was compiled or taken from a cache (see ``forward``). Where one piece of the way
-is not known, nothing is said of the others.
+graph that the code was made of, when it was compiled or taken from a cache (see ``forward``). Where one piece of the
+way is not known, nothing is said of the others.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from brickprof.bricks import Brick, Kind
-from brickprof.capture import forward, graph, models
-from brickprof.capture.forward import NOBODY
+from brickprof.capture import blame, graph, models
+from brickprof.capture.blame import NOBODY
+from brickprof.capture.forward import Forward
 from brickprof.capture.sentry import Found, Sentry
 from brickprof.capture.surroundings import saved_by_others
 from brickprof.capture.taps.forward_graphs import Known, known
@@ -91,9 +92,10 @@ class Insides:
         return found if 0 < len(found) <= _MOST_TENSORS and any(brick for brick, _ in found) else []
 
     def _way(self, start: Any, learn: bool) -> list[tuple[Any, Plan | None]] | None:
-        """The compiled functions behind a loss with their plans, and what uses what they have put out, in the order of the
-        forward; None where there is more to it."""
-        waiting, seen, way = [start], {start}, []
+        """The compiled functions behind a loss with their plans, and what uses what they have put out, in the order of
+        the forward; None where there is more to it."""
+        waiting, seen = [start], {start}
+        way: list[tuple[Any, Plan | None]] = []
         while waiting:
             function = waiting.pop()
             following = function.next_functions
@@ -117,7 +119,7 @@ class Insides:
                 way.append((function, None))
             if len(seen) > _MOST_FUNCTIONS:
                 return None
-        way.sort(key=lambda each: each[0]._sequence_nr())
+        way.sort(key=lambda each: graph.order(each[0]))
         return way
 
     def _plan(self, function: Any, number: int, following: Sequence[Any], learn: bool) -> Plan | None:
@@ -147,7 +149,7 @@ class Insides:
                 given[place] = number
             else:
                 leaves[place] = variable
-        judged = forward.judged(graph_, {*parameters, *leaves}, given)
+        judged = blame.judged(graph_, {*parameters, *leaves}, given)
         bricks = _Bricks(self._session, graph_, leaves)
         block_of = bricks.of if not given else lambda node: _GIVEN if node in given else bricks.of(node)
         readable = [
@@ -155,9 +157,9 @@ class Insides:
             for node, value in zip(graph_.returned[start:], saved, strict=False)
         ]
         outputs = graph_.returned[:start]
-        found = forward.witnesses(judged, outputs, readable, block_of)
-        end = forward.tail(judged, outputs, found, block_of)
-        kept = tuple(Kept(each.saved, each.block) for each in found)
+        found = blame.witnesses(judged, outputs, readable, block_of)
+        end = blame.tail(judged, outputs, found, block_of)
+        kept = tuple(Kept(each.kept, each.block) for each in found)
         return Plan(len(saved), kept, max(end, NOBODY), tuple(given.values()))
 
 
@@ -184,14 +186,14 @@ class Insider(Sentry):
 
 
 def follows(found: Sequence[Any]) -> list[bool]:
-    """Whether something that was looked at stands before each of these: it was finite if this is the first that is not."""
+    """Whether something stands before each of these: that was finite, if this is the first that is not."""
     return [bool(number) for number in range(len(found))]
 
 
 class _Bricks:
     """The block that each operation of a graph belongs to, as a brick."""
 
-    def __init__(self, session: Session, graph_: forward.Forward, leaves: dict[int, torch.Tensor]) -> None:
+    def __init__(self, session: Session, graph_: Forward, leaves: dict[int, torch.Tensor]) -> None:
         self._session = session
         self._graph = graph_
         self._known: dict[int, int] = {}
@@ -220,7 +222,8 @@ class _Bricks:
             if path == here or path.startswith(f"{here}.") or not here:
                 rest = path[len(here) :].lstrip(".")
                 whole = ".".join(part for part in (there, rest) if part)
-                part = max(filter(lambda part: f"{whole}.".startswith(f"{part}."), self._parts.get(model, ())), default="")
+                around = [part for part in self._parts.get(model, ()) if f"{whole}.".startswith(f"{part}.")]
+                part = max(around, key=len, default="")
                 return self._session.journal.brick(Brick(Kind.BLOCK, part, model)) if part else NOBODY
         return NOBODY
 
@@ -237,7 +240,7 @@ def _apart(here: str, there: str) -> tuple[str, str]:
 def _consumed(function: Any, tails: dict[Any, int]) -> list[tuple[int, torch.Tensor]]:
     """What compiled code has put out, as far as the one that uses it has saved it."""
     found = []
-    for _, value in graph.saved(function):
+    for _, value in graph.saved(function, unhooked=True):
         if value.grad_fn in tails and value.dtype in KIND and value.is_contiguous():
             found.append((tails[value.grad_fn], value))
     return found

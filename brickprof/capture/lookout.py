@@ -223,7 +223,7 @@ class Lookout:
     def ahead(self, step: int, most: int, backwards: int = 1) -> int:
         """In how many of the steps behind ``step``, which is over, nobody looks out; up to ``most``. Each has so many
         ``backwards``."""
-        if not (self._posts or self._looks_inside):
+        if not (self._posts or self.looks_inside):
             return most
         if self.sentries.able and self.sentries.longest >= 2 * backwards:
             return min(self.sentries.longest // backwards, most)
@@ -306,7 +306,7 @@ class Lookout:
         self.sentries.stretched_until(session.step + steps)
         if session.step + 1 < self._rests_until or self._seen_anyway():
             return None
-        if not (self._posts or self._looks_inside):
+        if not (self._posts or self.looks_inside):
             return None
         self._unhook()
         self._relieve()
@@ -391,14 +391,14 @@ class Lookout:
             self.failed(error)
 
     @property
-    def _looks_inside(self) -> bool:
+    def looks_inside(self) -> bool:
         """Whether nothing is hooked, and compiled code can be looked into."""
         return not self._posts and self.insides.any and not (self.counts.lost or self.session.is_off(_PIECE))
 
     def _inside(self, losses: Sequence[torch.Tensor]) -> None:
         """A backward begins behind compiled code: counts in what that has kept."""
         session = self.session
-        if not self._looks_inside or len(losses) != 1 or not on_device(losses[0]):
+        if not self.looks_inside or len(losses) != 1 or not on_device(losses[0]):
             return
         if session.step < self._rests_until or not self._meets(session.step):
             return

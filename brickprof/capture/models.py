@@ -132,9 +132,7 @@ def hookable(module: nn.Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is None
 
 
-def _chosen(
-    module: nn.Module, prefix: str, depth: int, *, through: bool = False
-) -> Iterator[tuple[str, nn.Module]]:
+def _chosen(module: nn.Module, prefix: str, depth: int, *, through: bool = False) -> Iterator[tuple[str, nn.Module]]:
     """``through``: what is compiled is no boundary."""
     for name, child in module.named_children():
         path = f"{prefix}{name}"

@@ -190,7 +190,7 @@ class Sentries:
         self._learnt_in, self._device = step, device
 
     def learn_number(self, outputs: int, device: int) -> None:
-        """So many were counted, on ``device``, inside of compiled code: there the number is all that has to be known."""
+        """So many were counted on ``device``, inside of compiled code: the number is all that has to be known there."""
         if self._lookout.session.step >= self._deaf_until and (outputs > len(self._known) or device != self._device):
             self._known, self.alike, self._device = dict.fromkeys(range(outputs), 0), None, device
 

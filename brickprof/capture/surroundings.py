@@ -98,8 +98,8 @@ def saves_by_itself() -> None:
 
 
 def saved_by_others() -> bool:
-    """Whether somebody in this process has had a say in how autograd saves tensors (checkpointing, offloading): to read one
-    may compute or copy it."""
+    """Whether somebody in this process has had a say in how autograd saves tensors (checkpointing, offloading): to read
+    one may compute or copy it."""
     return _Saved.by_others
 
 

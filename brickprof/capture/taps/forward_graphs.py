@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from brickprof.capture import forward
 from brickprof.capture.taps import Replace
 
@@ -60,7 +62,7 @@ def _compiled(original: Any) -> Any:
 
     def log(fw_module: Any, *args: Any, **kwargs: Any) -> Any:
         with contextlib.suppress(Exception):
-            config = kwargs.get("aot_config", args[-1] if args else None)
+            config: Any = kwargs.get("aot_config", args[-1] if args else None)
             _keep(config.aot_id, forward.of_module(fw_module))
         return original(fw_module, *args, **kwargs)
 
@@ -70,10 +72,11 @@ def _compiled(original: Any) -> Any:
 def _cached(original: Any) -> Any:
     def wrap(self: Any, args: Any, aot_config: Any, *more: Any, **kwargs: Any) -> Any:
         with contextlib.suppress(Exception):
-            module, _ = _under_way.graph
+            module, inputs = _under_way.graph
             text = self.aot_forward_graph_str if self.compiled_bw is not None else None
-            if text and module is not None:
-                _keep(aot_config.aot_id, forward.of_text(text, forward.traced(module)))
+            if text:
+                operations = forward.traced(module, _parameters(inputs))
+                _keep(aot_config.aot_id, forward.of_text(text, operations))
         return original(self, args, aot_config, *more, **kwargs)
 
     return wrap
@@ -82,11 +85,12 @@ def _cached(original: Any) -> Any:
 def _keep(number: int, found: forward.Forward | None) -> None:
     if found is None or getattr(_under_way, "graph", None) is None:
         return
-    import torch
-
     _, inputs = _under_way.graph
-    whole = len(inputs) == len(found.inputs)
-    parameters = {place for place, value in enumerate(inputs) if isinstance(value, torch.nn.Parameter)}
-    known[number] = Known(found, frozenset(parameters if whole else ()))
+    whole = len(inputs) == len(found.inputs)  # not one of several pieces
+    known[number] = Known(found, _parameters(inputs) if whole else frozenset())
     while len(known) > 1 and sum(len(each.forward.nodes) for each in known.values()) > _MOST_NODES:
         del known[next(iter(known))]
+
+
+def _parameters(inputs: Sequence[Any]) -> frozenset[int]:
+    return frozenset(place for place, value in enumerate(inputs) if isinstance(value, torch.nn.Parameter))

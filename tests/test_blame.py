@@ -1,0 +1,236 @@
+"""What compiled code keeps tells the block that broke first: every block of many models, however they are compiled."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import brickprof
+from brickprof.capture import forward
+from brickprof.capture.insides import Insides
+from brickprof.capture.surroundings import _Saved
+from brickprof.capture.taps import forward_graphs
+
+BACKEND = "aot_eager_decomp_partition"  # inductor's graphs, and what it keeps, without its code
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+
+
+class Before(nn.Module):
+    """Norms before, as in GPT-2."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.norm1, self.attention, self.norm2 = nn.LayerNorm(width), Attention(width, 2), nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class Behind(Before):
+    """Norms behind, as in BERT."""
+
+    def forward(self, x):
+        x = self.norm1(x + self.attention(x))
+        return self.norm2(x + self.mlp(x))
+
+
+class Gated(nn.Module):
+    """A norm without weights and a gate that is half of one product."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.attention = Attention(width, 2)
+        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(2 * width, width, bias=False)
+
+    def forward(self, x):
+        x = x + self.attention(F.rms_norm(x, x.shape[-1:]))
+        gate, up = self.up(F.rms_norm(x, x.shape[-1:])).chunk(2, -1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class Words(nn.Module):
+    def __init__(self, block, tied=False):
+        super().__init__()
+        self.embed, self.position = nn.Embedding(16, 8), nn.Embedding(6, 8)
+        self.blocks = nn.ModuleList(block(8) for _ in range(3))
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 16, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        x = self.embed(x) + self.position(torch.arange(x.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+    @staticmethod
+    def given():
+        return torch.randint(16, (4, 6))
+
+
+class Layer(nn.Module):
+    """All in one line: it says of no operation which layer it belongs to."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x):
+        return x + F.gelu(self.linear(x))
+
+
+class Lines(nn.Sequential):
+    def __init__(self):
+        super().__init__(*(Layer(8) for _ in range(4)), nn.Linear(8, 2))
+
+    @staticmethod
+    def given():
+        return torch.randn(4, 8)
+
+
+class Residual(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(width, width, 3, padding=1, bias=False) for _ in range(2))
+        self.norm1, self.norm2 = nn.BatchNorm2d(width), nn.BatchNorm2d(width)
+
+    def forward(self, x):
+        return F.relu(x + self.norm2(self.second(F.relu(self.norm1(self.first(x))))))
+
+
+class Images(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.blocks = nn.Sequential(*(Residual(8) for _ in range(3)))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
+
+    @staticmethod
+    def given():
+        return torch.randn(2, 3, 8, 8)
+
+
+MODELS = {
+    "before": lambda: Words(Before),
+    "tied": lambda: Words(Before, tied=True),
+    "behind": lambda: Words(Behind),
+    "gated": lambda: Words(Gated),
+    "lines": Lines,
+    "images": Images,
+}
+
+
+def whole(net):
+    return torch.compile(net, backend=BACKEND)
+
+
+def function(net):
+    return torch.compile(lambda x: net(x).square(), backend=BACKEND)
+
+
+def blocks(net):
+    for block in getattr(net, "blocks", net):
+        block.compile(backend=BACKEND)
+    return net
+
+
+def parts(net):
+    """All blocks, as one frame each, and what stands around them."""
+    for name, child in net.named_children():
+        if isinstance(child, nn.ModuleList | nn.Sequential):
+            for number, block in enumerate(child):
+                child[number] = torch.compile(block, backend=BACKEND)
+        else:
+            setattr(net, name, torch.compile(child, backend=BACKEND))
+    return net
+
+
+@pytest.fixture(autouse=True)
+def anew(monkeypatch):
+    torch._dynamo.reset()
+    forward_graphs.known.clear()
+    monkeypatch.setattr(_Saved, "by_others", False)
+    yield
+    torch._dynamo.reset()
+
+
+def hooked(net, given):
+    """The first block that puts out something that is not finite, by hooks, of a model that is not compiled."""
+    found = []
+
+    def look(name):
+        return lambda module, args, output: found.append(name) if not output.isfinite().all() else None
+
+    stack = net.blocks if hasattr(net, "blocks") else net
+    for name, child in net.named_children():
+        if child is not stack:
+            child.register_forward_hook(look(name))
+    prefix = "blocks." if hasattr(net, "blocks") else ""
+    for name, block in stack.named_children():
+        block.register_forward_hook(look(f"{prefix}{name}"))
+    with torch.no_grad():
+        net(given)
+    return found[0] if found else ""
+
+
+def blamed(session, insides, loss):
+    """The path of the first block that is blamed; "nobody" where it is certain that something broke, and no block."""
+    paths = {number: brick.path for brick, number in session.journal.bricks.items()}
+    looked = insides.outputs(loss, learn=True)
+    assert looked
+    return next((paths.get(brick, "nobody") for brick, value in looked if not value.isfinite().all()), "")
+
+
+@pytest.mark.parametrize("compiles", [whole, function, blocks, parts])
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_weight_that_breaks_is_found_in_its_block(tmp_path, kind, compiles):
+    torch.manual_seed(0)
+    net = MODELS[kind]()
+    plain = copy.deepcopy(net)
+    weights, given = dict(plain.named_parameters()), plain.given()
+    wrong, told, silent = [], 0, []
+    with brickprof.attach(net, out=tmp_path) as bp:
+        run = compiles(net)
+        insides = Insides(bp._session, lambda value: value.is_contiguous() and value.is_floating_point())
+        names = dict(zip(weights, net.parameters(), strict=True))
+        run(given).square().mean().backward()
+        for name, parameter in names.items():
+            before = parameter.detach().clone()
+            for each in (parameter, weights[name]):
+                each.data.view(-1)[:: max(each.numel() // 3, 1)] = math.inf
+            loss = run(given).square().mean()
+            expected = hooked(copy.deepcopy(plain), given)
+            found = blamed(bp._session, insides, loss)
+            told += found == expected
+            if found in ("nobody", ""):
+                silent.append((name, expected, found))
+            elif found != expected:
+                wrong.append((name, expected, found))
+            for each in (parameter, weights[name]):
+                each.data.copy_(before)
+        loss = run(given).square().mean()
+        assert blamed(bp._session, insides, loss) == ""
+    assert not wrong
+    assert told >= 0.9 * len(names), silent
