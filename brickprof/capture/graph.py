@@ -95,14 +95,27 @@ def owner(function: Any, book: Any) -> int:
     return 0
 
 
-def saved(function: Any, *, unhooked: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors that a node saved, by name, as far as they can be read without any effect; ``unhooked``: nobody in
-    this process has a hook on any."""
+def saved(function: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that a node saved, by name, as far as they can be read without any effect."""
     for name in _saved_names(function):
-        value = _read(function, name, unhooked)
+        value = _read(function, name)
         for each in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(each, torch.Tensor):
                 yield name, each
+
+
+def saved_places(function: Any) -> Iterator[tuple[str, int, torch.Tensor]]:
+    """The same where nobody in this process has a hook on any: the attribute, the place in it (-1: it is the tensor
+    itself), and the tensor."""
+    for name in _saved_names(function):
+        try:
+            value = getattr(function, f"_saved_{name}")
+        except RuntimeError:  # freed, or written to since
+            continue
+        several = isinstance(value, (tuple, list))
+        for place, each in enumerate(value if several else (value,)):
+            if isinstance(each, torch.Tensor):
+                yield f"_saved_{name}", place if several else -1, each
 
 
 def setting(function: Any, name: str) -> Any:
@@ -122,9 +135,9 @@ def _saved_names(function: Any) -> tuple[str, ...]:
     return names
 
 
-def _read(function: Any, name: str, unhooked: bool) -> Any:
+def _read(function: Any, name: str) -> Any:
     try:
-        raw = getattr(function, f"_raw_saved_{name}") if not unhooked else ()
+        raw = getattr(function, f"_raw_saved_{name}")
         for each in raw if isinstance(raw, (tuple, list)) else (raw,):
             if getattr(each, "unpack_hook", _UNKNOWN) is not None:
                 return None  # an older torch does not say whether there is a hook

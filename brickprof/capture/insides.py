@@ -13,7 +13,7 @@ way is not known, nothing is said of the others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -31,20 +31,21 @@ if TYPE_CHECKING:
     from brickprof.capture.session import Session
 
 _MOST_FUNCTIONS = 256
-"""On the way from a loss to all compiled code: beyond, most of a model is not compiled, and the way is too long."""
-_MOST_TENSORS = 256
-_GIVEN = -1
-"""In the place of a block: whoever has made what compiled code was given."""
+"""On the way from a loss: beyond, most of a model is not compiled, and it is too long."""
+_MOST_TENSORS, _MOST_ROUTES = 256, 16
 _LEAF = "AccumulateGrad"
+_AFTER = 1 << 30
+"""What a function has put out comes after all that it has kept."""
 
 
 class Kept(NamedTuple):
     place: int
     brick: int
+    """Below 0, in the place of a block: whoever has made what the code was given, as its input ``~brick``."""
 
 
 class Plan(NamedTuple):
-    """What to look at of what one compiled function has saved."""
+    """What to look at of what one compiled function has kept."""
 
     saved: int
     """Tensors, in all."""
@@ -55,16 +56,46 @@ class Plan(NamedTuple):
     """Inputs that somebody has computed, by their places."""
 
 
+class _Stop(NamedTuple):
+    """A function on the way, compiled if it has a plan."""
+
+    function: Any
+    plan: Plan | None
+    mark: Any
+    """The same for the same function of another step."""
+
+
+class _Pick(NamedTuple):
+    """A tensor on the way: what the function at this stop has saved, by its place, or by name and place."""
+
+    stop: int
+    name: str
+    place: int
+    brick: int
+
+
+class _Found(NamedTuple):
+    order: tuple[int, int]
+    stop: int
+    name: str
+    place: int
+    maker: Any
+    """Whoever has put it out, if that is who is to blame."""
+    brick: int
+
+
 class Insides:
     def __init__(self, session: Session, readable: Callable[[torch.Tensor], bool]) -> None:
         self._session = session
         self._readable = readable
         self._plans: dict[int, tuple[int, dict[int, Plan | None]]] = {}
         """By the number of a compiled function: which of its inputs is a leaf, and plans by the id of that."""
+        self._routes: dict[tuple[Any, ...], tuple[_Pick, ...]] = {}
 
     def forget(self) -> None:
         """Models or blocks are others."""
         self._plans.clear()
+        self._routes.clear()
 
     @property
     def any(self) -> bool:
@@ -72,55 +103,94 @@ class Insides:
         return bool(known) and not saved_by_others()
 
     def outputs(self, loss: torch.Tensor, *, learn: bool) -> list[tuple[int, torch.Tensor]]:
-        """Bricks and tensors; ``learn``: whether there is time to look at code for the first time."""
+        """Bricks and tensors; ``learn``: whether there is time to look at anything for the first time."""
         way = self._way(loss.grad_fn, learn)
         if way is None or saved_by_others():
             return []
+        marks = tuple(stop.mark for stop in way)
+        picks = self._routes.get(marks)
+        if picks is None and learn and len(self._routes) < _MOST_ROUTES:
+            picks = self._routes[marks] = self._routed(way)
         found: list[tuple[int, torch.Tensor]] = []
-        tails: dict[Any, int] = {}
-        for function, plan in way:
+        saved: dict[int, Sequence[torch.Tensor]] = {}
+        for stop, name, place, brick in picks or ():
+            function, plan, _ = way[stop]
             if plan is None:
-                found += _consumed(function, tails)
-                continue
-            saved = _saved(function)
-            if len(saved) != plan.saved:
-                return []
-            for place, brick in plan.kept:
-                value = saved[place]
-                found.append((tails.get(value.grad_fn, NOBODY) if brick == _GIVEN else brick, value))
-            tails[function] = plan.tail
-        return found if 0 < len(found) <= _MOST_TENSORS and any(brick for brick, _ in found) else []
+                value = getattr(function, name)
+                value = value[place] if place >= 0 else value
+            else:
+                if stop not in saved:
+                    saved[stop] = _saved(function)
+                    if len(saved[stop]) != plan.saved:
+                        return []
+                value = saved[stop][place]
+            found.append((brick, value))
+        return found
 
-    def _way(self, start: Any, learn: bool) -> list[tuple[Any, Plan | None]] | None:
-        """The compiled functions behind a loss with their plans, and what uses what they have put out, in the order of
-        the forward; None where there is more to it."""
+    # -- the way
+
+    def _way(self, start: Any, learn: bool) -> list[_Stop] | None:
+        """The functions behind a loss, in the order of the forward; None where nobody knows one of them."""
         waiting, seen = [start], {start}
-        way: list[tuple[Any, Plan | None]] = []
+        way: list[_Stop] = []
         while waiting:
             function = waiting.pop()
-            following = function.next_functions
+            following, plan = function.next_functions, None
             number = _number(function)
-            plan = None
             if number >= 0:
                 plan = self._plan(function, number, following, learn)
                 if plan is None:
                     return None
-                way.append((function, plan))
                 following = [following[place] for place in plan.leads]
-            uses = False
+            leaves = []
             for each, _ in following:
-                if each is None or type(each).__name__ == _LEAF:
+                if each is None or each in seen:
                     continue
-                uses = uses or _number(each) >= 0
-                if each not in seen:
-                    seen.add(each)
-                    waiting.append(each)
-            if uses and plan is None:
-                way.append((function, None))
+                if type(each).__name__ == _LEAF:
+                    leaves.append(id(each.variable))
+                    continue
+                seen.add(each)
+                waiting.append(each)
+            way.append(_Stop(function, plan, (type(function), *leaves) if plan is None else id(plan)))
             if len(seen) > _MOST_FUNCTIONS:
                 return None
-        way.sort(key=lambda each: graph.order(each[0]))
-        return way
+        way.sort(key=lambda stop: graph.order(stop.function))
+        return way if any(stop.plan is not None for stop in way) else None
+
+    def _routed(self, way: Sequence[_Stop]) -> tuple[_Pick, ...]:
+        """What to look at on such a way."""
+        bricks, proven = _Parts(self._session), set[Any]()
+        tails = {stop.function: stop.plan.tail for stop in way if stop.plan is not None}
+        picks, met = [], set[tuple[Any, int]]()
+        for _, stop, name, place, maker, brick in sorted(self._all(way, met), key=lambda each: each.order):
+            if maker is not None:
+                brick = bricks.behind(maker, proven, tails)
+                proven.add(maker)
+            picks.append(_Pick(stop, name, place, brick))
+        enough = 0 < len(picks) <= _MOST_TENSORS and any(pick.brick for pick in picks)
+        return tuple(picks) if enough else ()
+
+    def _all(self, way: Sequence[_Stop], met: set[tuple[Any, int]]) -> Iterator[_Found]:
+        for at, (function, plan, _) in enumerate(way):
+            for number, (place, brick) in enumerate(plan.kept if plan is not None else ()):
+                if brick >= 0:
+                    yield _Found((graph.order(function), number), at, "", place, None, brick)
+                else:
+                    maker, output = function.next_functions[~brick]
+                    yield from self._made(maker, output, at, "", place, met)
+            for name, place, value in graph.saved_places(function) if plan is None else ():
+                if self._readable(value) and value.is_floating_point():
+                    yield from self._made(value.grad_fn, value.output_nr, at, name, place, met)
+
+    def _made(
+        self, maker: Any, output: int, at: int, name: str, place: int, met: set[tuple[Any, int]]
+    ) -> Iterator[_Found]:
+        """What some function has put out, once."""
+        if maker is not None and (maker, output) not in met:
+            met.add((maker, output))
+            yield _Found((graph.order(maker), _AFTER), at, name, place, maker, NOBODY)
+
+    # -- compiled functions
 
     def _plan(self, function: Any, number: int, following: Sequence[Any], learn: bool) -> Plan | None:
         leaf, plans = self._plans.get(number, (-1, {}))
@@ -129,16 +199,16 @@ class Insides:
             return plans.get(whose)
         leaf = next((place for place, (each, _) in enumerate(following) if type(each).__name__ == _LEAF), -1)
         whose = id(following[leaf][0].variable) if leaf >= 0 else 0
-        made = self._made(function, known[number], following) if number in known else None
+        made = self._planned(function, known[number], following) if number in known else None
         self._plans[number] = leaf, {**plans, whose: made}
         return made
 
-    def _made(self, function: Any, of: Known, following: Sequence[Any]) -> Plan | None:
-        graph_, parameters = of
-        tensors = [place for place, is_tensor in enumerate(graph_.inputs) if is_tensor]
+    def _planned(self, function: Any, of: Known, following: Sequence[Any]) -> Plan | None:
+        made, parameters = of
+        tensors = [place for place, is_tensor in enumerate(made.inputs) if is_tensor]
         saved = _saved(function)
         start = type(function)._forward_cls.metadata.tensors_saved_for_backwards_slice.start
-        if len(tensors) != len(following) or len(graph_.returned) < start + len(saved):
+        if len(tensors) != len(following) or len(made.returned) < start + len(saved):
             return None
         leaves, given = {}, {}
         for number, (place, (each, _)) in enumerate(zip(tensors, following, strict=True)):
@@ -149,14 +219,17 @@ class Insides:
                 given[place] = number
             else:
                 leaves[place] = variable
-        judged = blame.judged(graph_, {*parameters, *leaves}, given)
-        bricks = _Bricks(self._session, graph_, leaves)
-        block_of = bricks.of if not given else lambda node: _GIVEN if node in given else bricks.of(node)
+        bricks = _Bricks(self._session, made, leaves)
+
+        def block_of(node: int) -> int:
+            return ~given[node] if node in given else bricks.of_node(node)
+
         readable = [
             node if self._readable(value) and value.is_floating_point() else -1
-            for node, value in zip(graph_.returned[start:], saved, strict=False)
+            for node, value in zip(made.returned[start:], saved, strict=False)
         ]
-        outputs = graph_.returned[:start]
+        judged = blame.judged(made, {*parameters, *leaves}, given)
+        outputs = made.returned[:start]
         found = blame.witnesses(judged, outputs, readable, block_of)
         end = blame.tail(judged, outputs, found, block_of)
         kept = tuple(Kept(each.kept, each.block) for each in found)
@@ -190,28 +263,65 @@ def follows(found: Sequence[Any]) -> list[bool]:
     return [bool(number) for number in range(len(found))]
 
 
-class _Bricks:
-    """The block that each operation of a graph belongs to, as a brick."""
+class _Parts:
+    """The block that a parameter or a module belongs to, as a brick."""
 
-    def __init__(self, session: Session, graph_: Forward, leaves: dict[int, torch.Tensor]) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._graph = graph_
-        self._known: dict[int, int] = {}
         self._parts = {model.name: models.parts(model) for model in session.models}
+        named = [parameter for model in session.models for _, parameter, alias in models.parameters(model) if alias]
+        self._shared = set(map(id, named))
+        """Parameters of several modules: they tell nothing of one."""
+
+    def entry(self, parameter: torch.Tensor) -> Any:
+        return None if id(parameter) in self._shared else self._session.book.get(parameter)
+
+    def of(self, model: str, path: str) -> int:
+        around = [part for part in self._parts.get(model, ()) if f"{path}.".startswith(f"{part}.")]
+        part = max(around, key=len, default="")
+        return self._session.journal.brick(Brick(Kind.BLOCK, part, model)) if part else NOBODY
+
+    def behind(self, maker: Any, proven: Collection[Any], tails: Mapping[Any, int]) -> int:
+        """The one block whose parameters stand between what ``maker`` has put out and what is ``proven`` to be finite;
+        compiled functions have ``tails``."""
+        waiting, seen, found = [maker], {maker}, set[int]()
+        while waiting:
+            function = waiting.pop()
+            if function in tails:
+                found.add(tails[function])
+                continue
+            for each, _ in function.next_functions:
+                variable = getattr(each, "variable", None)
+                if variable is not None:
+                    entry = self.entry(variable)
+                    found.add(self.of(entry.model, entry.name) if entry is not None else NOBODY)
+                elif each is not None and each not in seen and each not in proven:
+                    seen.add(each)
+                    waiting.append(each)
+        return found.pop() if len(found) == 1 else NOBODY
+
+
+class _Bricks(_Parts):
+    """The block that each operation of a compiled graph belongs to."""
+
+    def __init__(self, session: Session, made: Forward, leaves: Mapping[int, torch.Tensor]) -> None:
+        super().__init__(session)
+        self._made = made
+        self._known: dict[int, int] = {}
         self._roots = self._found(leaves)
 
-    def of(self, node: int) -> int:
+    def of_node(self, node: int) -> int:
         if node not in self._known:
-            bricks = {self._of_path(path) for path in self._graph.nodes[node].paths}
+            bricks = {self._of_path(path) for path in self._made.nodes[node].paths}
             self._known[node] = bricks.pop() if len(bricks) == 1 else NOBODY
         return self._known[node]
 
-    def _found(self, leaves: dict[int, torch.Tensor]) -> list[tuple[str, str, str]]:
+    def _found(self, leaves: Mapping[int, torch.Tensor]) -> list[tuple[str, str, str]]:
         """How paths of the graph begin, and what that is called in which model; the most usual first."""
         told: Counter[tuple[str, str, str]] = Counter()
-        for node in self._graph.nodes:
+        for node in self._made.nodes:
             for place in node.inputs:
-                entry = self._session.book.get(leaves[place]) if place in leaves else None
+                entry = self.entry(leaves[place]) if place in leaves else None
                 if entry is not None and len(node.paths) == 1:
                     here, there = _apart(next(iter(node.paths)), entry.name.rpartition(".")[0])
                     told[here, there, entry.model] += 1
@@ -221,10 +331,7 @@ class _Bricks:
         for here, there, model in self._roots:
             if path == here or path.startswith(f"{here}.") or not here:
                 rest = path[len(here) :].lstrip(".")
-                whole = ".".join(part for part in (there, rest) if part)
-                around = [part for part in self._parts.get(model, ()) if f"{whole}.".startswith(f"{part}.")]
-                part = max(around, key=len, default="")
-                return self._session.journal.brick(Brick(Kind.BLOCK, part, model)) if part else NOBODY
+                return self.of(model, ".".join(part for part in (there, rest) if part))
         return NOBODY
 
 
@@ -235,15 +342,6 @@ def _apart(here: str, there: str) -> tuple[str, str]:
         mine.pop()
         theirs.pop()
     return ".".join(mine), ".".join(theirs)
-
-
-def _consumed(function: Any, tails: dict[Any, int]) -> list[tuple[int, torch.Tensor]]:
-    """What compiled code has put out, as far as the one that uses it has saved it."""
-    found = []
-    for _, value in graph.saved(function, unhooked=True):
-        if value.grad_fn in tails and value.dtype in KIND and value.is_contiguous():
-            found.append((tails[value.grad_fn], value))
-    return found
 
 
 def _saved(function: Any) -> tuple[torch.Tensor, ...]:
