@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
+import os
+import shutil
+import subprocess
+import sys
+import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import brickprof
+from brickprof.capture import forward
 from brickprof.capture.insides import Insides
 from brickprof.capture.surroundings import _Saved
 from brickprof.capture.taps import forward_graphs
@@ -210,9 +218,19 @@ TOGETHER["images", whole] = {"head"}
 """Where nothing is kept between two modules nobody is blamed: their sum, or the norm of a norm."""
 
 
+def of_text(module):
+    """As of code that came from a cache: all there is of it is its text."""
+    text = module.print_readable(print_output=False, include_stride=True, include_device=True, expanded_def=True)
+    made_of, inputs = forward_graphs._under_way.graph
+    return forward.of_text(text, forward.traced(made_of, forward_graphs._parameters(inputs)))
+
+
 @pytest.mark.parametrize("compiles", [whole, function, blocks, parts])
 @pytest.mark.parametrize("kind", MODELS)
-def test_every_weight_that_breaks_is_found_in_its_block(tmp_path, kind, compiles):
+@pytest.mark.parametrize("cached", [False, True])
+def test_every_weight_that_breaks_is_found_in_its_block(tmp_path, monkeypatch, kind, compiles, cached):
+    if cached:
+        monkeypatch.setattr(forward_graphs, "forward", SimpleNamespace(of_module=of_text))
     torch.manual_seed(0)
     net = MODELS[kind]()
     plain = copy.deepcopy(net)
@@ -242,3 +260,74 @@ def test_every_weight_that_breaks_is_found_in_its_block(tmp_path, kind, compiles
     assert not wrong
     assert {name.rpartition(".")[0] for name, _, _ in silent} <= TOGETHER.get((kind, compiles), set())
     assert told == len(names) - len(silent)
+
+
+def test_of_two_models_with_the_same_code_it_is_the_right_one(tmp_path):
+    torch.manual_seed(0)
+    nets = [Words(Before), Words(Before)]
+    given = nets[0].given()
+    with brickprof.attach(nets[0], out=tmp_path) as bp:
+        runs = [whole(net) for net in nets]
+        optimizer = torch.optim.SGD([each for net in nets for each in net.parameters()], lr=0.0)
+        insides = Insides(bp._session, lambda value: value.is_contiguous() and value.is_floating_point())
+        for _ in range(2):
+            for run in runs:
+                run(given).square().mean().backward()
+            optimizer.step()
+        models = {model.root(): model.name for model in bp._session.models}
+        assert len(models) == 2
+        for run in runs:
+            looked = insides.outputs(run(given).square().mean(), learn=True)
+            bricks = {number: brick for brick, number in bp._session.journal.bricks.items()}
+            assert {bricks[brick].model for brick, _ in looked if brick} == {models[run]}
+
+
+def test_nothing_that_was_looked_at_lives_longer(tmp_path):
+    net = Words(Before)
+    given = net.given()
+    with brickprof.attach(net, out=tmp_path) as bp:
+        run = whole(net)
+        insides = Insides(bp._session, lambda value: value.is_contiguous() and value.is_floating_point())
+        loss = run(given).square().mean()
+        looked = insides.outputs(loss, learn=True)
+        kept = [weakref.ref(value.untyped_storage()) for _, value in looked]
+        del looked
+        loss.backward()
+        del loss
+        gc.collect()
+        assert len(kept) > 4 and all(each() is None for each in kept)
+
+
+TWICE = """\
+import sys, torch, brickprof
+from brickprof.capture import forward
+from brickprof.capture.insides import Insides
+from tests.test_blame import Lines
+
+read = []
+for name in ("of_module", "of_text"):
+    setattr(forward, name, lambda *args, name=name, of=getattr(forward, name): (read.append(name), of(*args))[1])
+torch.manual_seed(0)
+net = Lines()
+with brickprof.attach(net, out=sys.argv[1]) as bp:
+    run = torch.compile(net)
+    for _ in range(2):
+        loss = run(net.given()).square().mean()
+        looked = Insides(bp._session, torch.Tensor.is_contiguous).outputs(loss, learn=True)
+        loss.backward()
+    paths = {number: brick.path for brick, number in bp._session.journal.bricks.items()}
+    print(read, [paths.get(brick, "nobody") for brick, _ in looked])
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_code_from_a_cache_tells_as_much_as_code_that_was_just_made(tmp_path):
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.getcwd()}
+    told = []
+    for _ in range(2):
+        command = [sys.executable, "-c", TWICE, str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        told.append(done.stdout.splitlines()[-1])
+    blocks = "['0', '1', '2', '3', '4']"
+    assert told == [f"['of_module'] {blocks}", f"['of_text'] {blocks}"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from brickprof.capture import blame, surroundings
 from brickprof.capture import lookout as lookouts
 from brickprof.capture import sentry as sentries
 from tests.test_stretch import CountsInPassing, Training, recorded, stretches
@@ -23,6 +26,7 @@ def counts(monkeypatch):
     monkeypatch.setattr(lookouts, "Counts", lambda: made)
     monkeypatch.setattr(sentries, "_SHARE", 1e9)  # whatever it costs on this machine
     monkeypatch.setattr(lookouts, "_SHARE", 1e9)
+    monkeypatch.setattr(surroundings._Saved, "by_others", False)
     yield made
     torch._dynamo.reset()
 
@@ -99,12 +103,15 @@ class Breaks(Training):
 
     def step(self, x, number):
         if number == self._at:
-            with torch.no_grad():
-                self.broken.mul_(1e39)
+            self.break_it()
         return super().step(x, number)
 
+    def break_it(self):
+        with torch.no_grad():
+            self.broken.mul_(1e39)
 
-def batches(steps=500):
+
+def batches(steps=400):
     torch.manual_seed(1)
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(steps * 6, 4)), batch_size=6)
 
@@ -115,11 +122,117 @@ def first_broken(run):
 
 
 @pytest.mark.parametrize("compiles", KINDS)
-@pytest.mark.parametrize("at", [160, 333])
-@pytest.mark.parametrize("block", [0, 2, 3])
+@pytest.mark.parametrize(("at", "block"), [(160, 0), (333, 3)])
 def test_the_block_is_known_whatever_was_compiled(tmp_path, stretches, counts, compiles, at, block):
     run = recorded(tmp_path, Breaks(compiles, at, block), most=32, batches=batches())
-    step, path, _ = first_broken(run)
-    assert (step, path) == (at, f"layers.{block}")
+    step, path, fields = first_broken(run)
+    assert (step, path, fields["inside"], fields["inputs_finite"]) == (at, f"layers.{block}", True, True)
     assert sum(stretches) > 100
-    assert run.events[run.events.kind == "exit"].iloc[0].fields["looked_out"] >= 100
+    assert end_of(run)["looked_out"] >= len(counts.added) > 50
+
+
+def end_of(run):
+    return run.events[run.events.kind == "exit"].iloc[0].fields
+
+
+def kinds_of(run):
+    return set(run.events.kind)
+
+
+class Accumulates(Breaks):
+    def step(self, x, number):
+        if number == self._at:
+            self.break_it()
+        for part in x.chunk(2):
+            self.loss(part).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_so_it_is_of_steps_with_several_backwards_and_of_one_of_several_ranks(tmp_path, stretches, counts, ranks):
+    run = recorded(tmp_path, Accumulates(whole, 200, 1), most=32, batches=batches(), ranks=ranks)
+    step, path, fields = first_broken(run)
+    assert (step, path, fields["micro"]) == (200, "layers.1", 0)
+    assert bool(stretches) is (ranks == 1)
+
+
+def test_a_healthy_training_is_told_nothing_and_stays_as_it_is(tmp_path, stretches, counts):
+    """To the bit, and with the numbers that are drawn next."""
+    watched = Breaks(whole, -1, 0)
+    run = recorded(tmp_path, watched, most=32, batches=batches(200))
+    assert end_of(run)["looked_out"] > 50
+    assert kinds_of(run).isdisjoint({"activation", "probe_off", "anomaly"})
+    drawn = torch.rand(())
+    torch._dynamo.reset()
+    plain = Breaks(whole, -1, 0)
+    plain.run(batches(200))
+    assert torch.rand(()) == drawn
+    for mine, theirs in zip(watched.net.parameters(), plain.net.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+class DividesByNothing(Breaks):
+    """What breaks is the loss, and no block."""
+
+    def loss(self, x):
+        self._seen = getattr(self, "_seen", -1) + 1
+        return self._loss(x) / (0.0 if self._seen == self._at else 1.0)
+
+    def break_it(self):
+        pass
+
+
+def test_where_no_block_is_to_blame_none_is(tmp_path, stretches, counts):
+    run = recorded(tmp_path, DividesByNothing(function, 200, 0), most=32, batches=batches(230))
+    first = run.loss[~run.loss["value"].map(math.isfinite)].iloc[0]
+    broken = run.events[(run.events.kind == "activation") & (run.events.step == 200)]
+    assert first["step"] == 200 and broken.empty
+
+
+class Counted(torch.autograd.graph.saved_tensors_hooks):
+    """Somebody's own way to keep tensors, who counts how often he is asked for one."""
+
+    def __init__(self):
+        self.asked = 0
+        super().__init__(lambda tensor: tensor, self._ask)
+
+    def _ask(self, tensor):
+        self.asked += 1
+        return tensor
+
+
+class Offloads(Breaks):
+    def loss(self, x):
+        self.hooks = getattr(self, "hooks", None) or Counted()
+        with self.hooks:
+            return self._loss(x)
+
+
+def test_what_others_keep_in_their_own_way_is_not_asked_for(tmp_path, stretches, counts, monkeypatch):
+    plain = Offloads(whole, -1, 0)
+    plain.run(batches(100))
+    torch._dynamo.reset()
+    watched = Offloads(whole, -1, 0)
+    run = recorded(tmp_path, watched, most=32, batches=batches(100))
+    assert watched.hooks.asked == plain.hooks.asked > 0
+    assert end_of(run)["looked_out"] == 0 and "probe_off" not in kinds_of(run)
+
+
+def test_code_from_before_anybody_watched_is_not_looked_into(tmp_path, stretches, counts):
+    training = Breaks(whole, 200, 1)
+    training.step(next(iter(batches(1)))[0], -1)
+    run = recorded(tmp_path, training, most=32, batches=batches(230))
+    assert end_of(run)["looked_out"] == 0 and "probe_off" not in kinds_of(run)
+    assert sum(stretches) > 50
+
+
+def test_an_error_of_ours_is_no_error_of_the_training(tmp_path, stretches, counts, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("no such graph")
+
+    monkeypatch.setattr(blame, "witnesses", fails)
+    run = recorded(tmp_path, Breaks(whole, -1, 0), most=32, batches=batches(200))
+    told = [event.fields for event in run.events.itertuples() if event.kind == "probe_off"]
+    assert {fields["probe"] for fields in told} == {"lookout"}
+    assert end_of(run)["steps"] == 200

@@ -15,6 +15,7 @@ _ENTRY = re.compile(r"L\[['\"](\w+)['\"]\]|\[['\"]?(\w+)['\"]?\]")
 _AROUND = frozenset({"", "_modules", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
 _FRAME = re.compile(r'File "(.+)", line (\d+), in ')
 _SOURCE = re.compile(r"\s*# File: (.+?):(\d+) in ")
+_NOWHERE = "# No stacktrace"
 _TYPED = re.compile(r'(\w+): "([^"]*)"')
 _LINE = re.compile(r'\s+(\w+)(?:: "([^"]*)")? = ([^;]+)')
 _TARGET = re.compile(r"torch\.ops\.\w+\.(\w+)")
@@ -131,6 +132,8 @@ def of_text(text: str, operations: Sequence[Traced]) -> Forward | None:
     for line in body.splitlines():
         if (said := _SOURCE.match(line)) is not None:
             source = f"{said[1]}:{said[2]}"
+        elif line.lstrip().startswith(_NOWHERE):
+            source = ""
         elif (made := _LINE.match(line)) is not None:
             name, kind, value = made.groups()
             found.append(_operation(value, kind or "", source, names))
