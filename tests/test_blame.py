@@ -316,7 +316,7 @@ with brickprof.attach(net, out=sys.argv[1]) as bp:
         looked = Insides(bp._session, torch.Tensor.is_contiguous).outputs(loss, learn=True)
         loss.backward()
     paths = {number: brick.path for brick, number in bp._session.journal.bricks.items()}
-    print(read, [paths.get(brick, "nobody") for brick, _ in looked])
+    print(read, [paths[brick] for brick, _ in looked if brick])
 """
 
 

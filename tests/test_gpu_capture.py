@@ -251,7 +251,7 @@ class Residual(torch.nn.Module):
         return torch.sqrt(-x.square() - 1.0) + x if self.spoils else x
 
 
-def stacked(net, steps, *, at=-1, clip=True, compiled=None, peak_from=-1, parts=1):
+def stacked(net, steps, *, at=-1, clip=True, compiled=None, peak_from=-1, parts=1, between=lambda step: None):
     """Classifies random rows, in ``parts`` with a backward each; the forward of block 2 breaks in the last of step
     ``at``."""
     run = compiled if compiled is not None else net
@@ -259,6 +259,7 @@ def stacked(net, steps, *, at=-1, clip=True, compiled=None, peak_from=-1, parts=
     draw = torch.Generator(device="cuda").manual_seed(1)
     for step in range(steps):
         net.blocks[2].spoils = False
+        between(step)
         if step == peak_from:
             torch.cuda.reset_peak_memory_stats()
         x = torch.randn(4096, net.norm.normalized_shape[0], device="cuda", generator=draw)
@@ -471,6 +472,71 @@ def test_a_compiled_model_gets_no_hook_and_is_compiled_once(tmp_path):
         assert not any(module._forward_hooks for block in net.blocks for module in block.modules())
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
+
+
+@pytest.fixture
+def anew(monkeypatch):
+    import torch._dynamo
+
+    from brickprof.capture import surroundings
+
+    monkeypatch.setattr(surroundings._Saved, "by_others", False)  # other tests checkpoint
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
+def compiled_as(net, parts):
+    if parts == "whole":
+        return torch.compile(net)
+    for block in net.blocks:
+        block.compile()
+    return net
+
+
+@pytest.mark.parametrize("parts", ["whole", "blocks"])
+@pytest.mark.parametrize("at", [150, 171])
+def test_the_block_of_a_nan_in_compiled_code_is_exact_in_a_step_that_nobody_looks_at(
+    tmp_path, monkeypatch, anew, stretched, parts, at
+):
+    ready_to_count()
+    monkeypatch.setattr(sentry, "_SHARE", 1e3)  # it is not too dear to look out, however busy the host
+    net = Stack().cuda()
+
+    def breaks(step):
+        if step == at:
+            with torch.no_grad():
+                net.blocks[2].up.weight.mul_(1e39)
+
+    with brickprof.attach(net, out=tmp_path, overhead="25%") as bp:
+        stacked(net, 190, compiled=compiled_as(net, parts), between=breaks)
+    run = brickprof.load(bp.folder)
+    events = list(run.events.itertuples())
+    first = next(event for event in events if event.kind == "activation")
+    (path,) = run.bricks.path[run.bricks.id == first.fields["brick"]]
+    (end,) = [event.fields for event in events if event.kind == "exit"]
+    assert (first.step, path, first.fields["inside"]) == (at, "blocks.2", True)
+    assert sum(stretched) > 60 and end["looked_out"] > 60
+    assert [event.fields for event in events if event.kind == "probe_off"] == []
+
+
+@pytest.mark.parametrize("parts", ["whole", "blocks"])
+def test_a_look_into_compiled_code_waits_for_nothing(tmp_path, anew, parts):
+    ready_to_count()
+    net = Stack().cuda()
+    with brickprof.attach(net, out=tmp_path, overhead="25%") as bp:
+        compiled = compiled_as(net, parts)
+        stacked(net, 40, compiled=compiled)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            stacked(net, 100, compiled=compiled)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    run = brickprof.load(bp.folder)
+    (end,) = [event.fields for event in run.events.itertuples() if event.kind == "exit"]
+    assert end["looked_out"] > 60
+    assert [event.fields for event in run.events.itertuples() if event.kind == "probe_off"] == []
 
 
 def fed(net, steps, *, between=lambda step: None, behind=lambda step: None, mode=None, clip=True):

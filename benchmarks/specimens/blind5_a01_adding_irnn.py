@@ -1,4 +1,5 @@
 """Adding problem with an identity-initialised ReLU RNN."""
+
 from dataclasses import dataclass
 
 import torch

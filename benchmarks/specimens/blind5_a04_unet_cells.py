@@ -1,4 +1,5 @@
 """Cell segmentation with a small U-Net."""
+
 import argparse
 
 import numpy as np

@@ -1,4 +1,5 @@
 """Activity recognition from wearable-sensor windows stored in compressed shards."""
+
 import io
 import time
 import zlib

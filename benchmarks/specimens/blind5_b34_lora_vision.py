@@ -1,4 +1,5 @@
 """Train a patch transformer on one task, then adapt it to another with low-rank adapters."""
+
 import math
 
 import torch

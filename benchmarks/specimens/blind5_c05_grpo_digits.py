@@ -1,4 +1,5 @@
 """Group-relative policy optimisation of a tiny token policy: produce a sequence in ascending order."""
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

@@ -1,4 +1,5 @@
 """Density estimation with affine couplings, two gloo workers, accumulation with no_sync."""
+
 import contextlib
 import os
 import torch

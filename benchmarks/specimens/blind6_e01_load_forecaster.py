@@ -1,4 +1,5 @@
 """Recurrent forecaster of accumulated load, trained with a small callback framework."""
+
 from dataclasses import dataclass
 
 import torch

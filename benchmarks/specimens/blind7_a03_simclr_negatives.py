@@ -1,4 +1,5 @@
 """Contrastive representation learning on small synthetic signals, with extra negatives that join after the first epochs."""
+
 import logging
 
 import torch

@@ -1,4 +1,5 @@
 """REINFORCE with a learned baseline on a vectorised point-mass environment."""
+
 import torch
 from torch import nn
 from torch.distributions import Categorical

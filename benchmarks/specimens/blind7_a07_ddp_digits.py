@@ -1,4 +1,5 @@
 """Data-parallel training of a small convnet on glyph images, two gloo ranks."""
+
 import os
 import socket
 

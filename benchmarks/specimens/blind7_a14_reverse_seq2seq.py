@@ -1,4 +1,5 @@
 """GRU seq2seq with dot attention that learns to reverse short strings."""
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

@@ -1,4 +1,5 @@
 """Long-horizon load forecaster: ReLU recurrence (identity start) trained with SGD."""
+
 TRUTH = {
     "id": "blind7-b01-relu-rnn-clip",
     "row": None,

@@ -1,4 +1,5 @@
 """Probabilistic demand forecast, GRU with mean and variance heads."""
+
 TRUTH = {
     "id": "blind7-b13-demand-gru",
     "row": None,

@@ -1,4 +1,5 @@
 """Click-through model reading records from compressed archive blocks."""
+
 import json
 import random
 import time

@@ -1,4 +1,5 @@
 """Multi-label tagging of short token sequences with a small attention encoder."""
+
 import argparse
 import torch
 from torch import nn

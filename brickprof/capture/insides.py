@@ -135,9 +135,10 @@ class Insides:
         way: list[_Stop] = []
         while waiting:
             function = waiting.pop()
-            following, plan = function.next_functions, None
             number = _number(function)
-            if number >= 0:
+            plan = self._only(number) if number >= 0 and not learn else None
+            following = function.next_functions if plan is None else ()
+            if number >= 0 and plan is None:
                 plan = self._plan(function, number, following, learn)
                 if plan is None:
                     return None
@@ -191,6 +192,12 @@ class Insides:
             yield _Found((graph.order(maker), _AFTER), at, name, place, maker, NOBODY)
 
     # -- compiled functions
+
+    def _only(self, number: int) -> Plan | None:
+        """The plan of code that one model alone runs, from its beginning: whose it is need not be asked."""
+        _, plans = self._plans.get(number, (-1, {}))
+        plan = next(iter(plans.values())) if len(plans) == 1 else None
+        return plan if plan is not None and not plan.leads else None
 
     def _plan(self, function: Any, number: int, following: Sequence[Any], learn: bool) -> Plan | None:
         leaf, plans = self._plans.get(number, (-1, {}))
