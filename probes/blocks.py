@@ -12,10 +12,13 @@ changes the gradient. Inside a compiled module nothing is hooked; the compiled m
 from __future__ import annotations
 
 import math
+import re
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -40,6 +43,8 @@ _FORWARD, _EVAL, _RECOMPUTE = PHASE["forward"], PHASE["eval"], PHASE["recompute"
 _ACTIVATION = ROLES.index("activation")
 _NAMES = {_FORWARD: "forward", _EVAL: "eval", _RECOMPUTE: "recompute"}
 _MOST_REPORTS = 64
+_BESIDE = re.compile(r"label|target|mask|position|token_type|weight")
+"""Names of what a model is given beside its input."""
 
 
 class BlocksProbe(Probe):
@@ -267,6 +272,14 @@ def _hooked(watchers: list[tuple[weakref.ref[nn.Module], _Watcher]]) -> list[Any
     return handles
 
 
+def _keywords(frame: FrameType) -> list[torch.Tensor]:
+    """What a model is called with by name only, as in ``model(**batch)``, from the frame of torch's that calls the hook.
+    A hook that asks for it leaves its number in the module, and so in a checkpoint of the whole of it."""
+    told = frame.f_locals.get("kwargs")
+    named = told.items() if isinstance(told, dict) else ()
+    return [value for name, value in named if isinstance(value, torch.Tensor) and not _BESIDE.search(str(name))][:1]
+
+
 def _given(args: Any) -> weakref.ref[torch.Tensor] | None:
     first = args[0] if args else None
     return weakref.ref(first) if isinstance(first, torch.Tensor) else None
@@ -304,7 +317,7 @@ class _Watcher:
                 phase = _FORWARD
                 if self._root:
                     session.forward_begins()
-                    session.fed = _given(args)
+                    session.fed = _given(args or _keywords(sys._getframe(1)))
                     session.ran.add(id(_module))
             else:
                 phase = _EVAL

@@ -604,6 +604,38 @@ def test_a_frozen_teacher_joins_when_it_is_called(tmp_path: Path) -> None:
     assert bp.diagnose().verdict == "PASS"
 
 
+class Named(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = torch.nn.Embedding(8, 4), torch.nn.Linear(4, 8)
+
+    def forward(self, labels: Any = None, attention_mask: Any = None, input_ids: Any = None) -> torch.Tensor:
+        logits = self.head(self.embed(input_ids) * attention_mask[..., None])
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+@pytest.mark.parametrize(
+    "order", [("labels", "attention_mask", "input_ids"), ("input_ids", "labels", "attention_mask")]
+)
+def test_what_a_model_is_given_by_name_is_known(tmp_path: Path, order: tuple[str, ...]) -> None:
+    """As in ``model(**batch)``, whatever stands beside it; and the module is left as it was."""
+    net = Named()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    ids = torch.arange(15).reshape(3, 5) % 8
+    batch = {"input_ids": ids, "labels": ids[:, :1].expand(3, 5), "attention_mask": torch.ones(3, 5)}
+    with brickprof.attach(net, optimizer, out=tmp_path) as bp:
+        for _ in range(3):
+            net(**{name: batch[name] for name in order}).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert not net._forward_pre_hooks_with_kwargs and not net._forward_hooks_with_kwargs
+    events = list(brickprof.load(bp.folder).events.itertuples())
+    assert next(event.fields["fed"] for event in events if event.kind == "shapes") == [3, 5]
+    assert {event.fields["rows"] for event in events if event.kind == "targets"} == {3}
+    inputs = {event.fields["input"] for event in events if event.kind == "targets"}
+    assert len(inputs) == 1 and None not in inputs
+
+
 def test_a_compiled_model_keeps_its_name(tmp_path: Path) -> None:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
