@@ -273,7 +273,7 @@ def _hooked(watchers: list[tuple[weakref.ref[nn.Module], _Watcher]]) -> list[Any
 
 
 def _keywords(frame: FrameType) -> list[torch.Tensor]:
-    """What a model is called with by name only, as in ``model(**batch)``, from the frame of torch's that calls the hook.
+    """What a model is called with by name only (``model(**batch)``), from the frame of torch's that calls the hook.
     A hook that asks for it leaves its number in the module, and so in a checkpoint of the whole of it."""
     told = frame.f_locals.get("kwargs")
     named = told.items() if isinstance(told, dict) else ()
