@@ -98,16 +98,7 @@ def main():
     for n, p in net.named_parameters():
         p.requires_grad_("lora" not in n)
     xs, ys = domain(4000, 1, False)
-    fit(
-        net,
-        torch.optim.Adam([p for p in net.parameters() if p.requires_grad], lr=1e-3),
-        xs,
-        ys,
-        a.pretrain_steps,
-        128,
-        0,
-        "pretrain",
-    )
+    fit(net, torch.optim.Adam([p for p in net.parameters() if p.requires_grad], lr=1e-3), xs, ys, a.pretrain_steps, 128, 0, "pretrain")
     print("source accuracy", accuracy(net, xs, ys))
     for n, p in net.named_parameters():
         p.requires_grad_("lora" in n or n.startswith("head"))

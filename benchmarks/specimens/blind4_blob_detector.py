@@ -23,11 +23,7 @@ class Blobs(Dataset):
     def __init__(self, n, seed, s=24):
         rng = np.random.default_rng(seed)
         yy, xx = np.mgrid[:s, :s]
-        self.img, self.box, self.cls = (
-            np.zeros((n, 1, s, s), np.float32),
-            np.zeros((n, 4), np.float32),
-            rng.integers(0, 3, n),
-        )
+        self.img, self.box, self.cls = np.zeros((n, 1, s, s), np.float32), np.zeros((n, 4), np.float32), rng.integers(0, 3, n)
         for i in range(n):
             cx, cy, w, h = *rng.uniform(7, s - 7, 2), *rng.uniform(3, 6, 2)
             u, v = (xx - cx) / w, (yy - cy) / h
@@ -57,16 +53,8 @@ class SeededSampler(Sampler):
 class Detector(nn.Module):
     def __init__(self, w=16):
         super().__init__()
-        self.backbone = nn.Sequential(
-            nn.Conv2d(1, w, 3, 2, 1),
-            nn.GroupNorm(4, w),
-            nn.ReLU(),
-            nn.Conv2d(w, 2 * w, 3, 2, 1),
-            nn.GroupNorm(4, 2 * w),
-            nn.ReLU(),
-            nn.Conv2d(2 * w, 2 * w, 3, 1, 1),
-            nn.ReLU(),
-        )
+        self.backbone = nn.Sequential(nn.Conv2d(1, w, 3, 2, 1), nn.GroupNorm(4, w), nn.ReLU(), nn.Conv2d(w, 2 * w, 3, 2, 1),
+                                      nn.GroupNorm(4, 2 * w), nn.ReLU(), nn.Conv2d(2 * w, 2 * w, 3, 1, 1), nn.ReLU())
         self.neck = nn.Sequential(nn.Flatten(), nn.Linear(2 * w * 36, 96), nn.ReLU())
         self.box_head, self.cls_head = nn.Linear(96, 4), nn.Linear(96, 3)
 
@@ -102,9 +90,7 @@ def main():
         if it % 20 == 0 or it == a.iters - 1:
             with torch.no_grad():
                 vb, vc = model(xv)
-            print(
-                f"it {it} train {loss.item():.4f} val {objective(vb, vc, bv, cv).item():.4f} acc {(vc.argmax(1) == cv).float().mean().item():.3f}"
-            )
+            print(f"it {it} train {loss.item():.4f} val {objective(vb, vc, bv, cv).item():.4f} acc {(vc.argmax(1) == cv).float().mean().item():.3f}")
 
 
 if __name__ == "__main__":

@@ -35,15 +35,8 @@ def cells(n, seed, s=24):
 
 class DoubleConv(nn.Sequential):
     def __init__(self, i, o, p=0.0):
-        super().__init__(
-            nn.Conv2d(i, o, 3, padding=1, bias=False),
-            nn.BatchNorm2d(o),
-            nn.ReLU(),
-            nn.Conv2d(o, o, 3, padding=1, bias=False),
-            nn.BatchNorm2d(o),
-            nn.ReLU(),
-            nn.Dropout2d(p),
-        )
+        super().__init__(nn.Conv2d(i, o, 3, padding=1, bias=False), nn.BatchNorm2d(o), nn.ReLU(),
+                         nn.Conv2d(o, o, 3, padding=1, bias=False), nn.BatchNorm2d(o), nn.ReLU(), nn.Dropout2d(p))
 
 
 class SmallUNet(nn.Module):

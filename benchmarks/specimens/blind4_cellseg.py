@@ -48,10 +48,8 @@ class DoubleConv(nn.Module):
     def __init__(self, cin, cout):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Conv2d(cin, cout, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(cout, cout, 3, padding=1),
-            nn.ReLU(),
+            nn.Conv2d(cin, cout, 3, padding=1), nn.ReLU(),
+            nn.Conv2d(cout, cout, 3, padding=1), nn.ReLU(),
         )
 
     def forward(self, x):

@@ -65,7 +65,7 @@ class GPT(nn.Module):
         return self
 
     def forward(self, ids, targets):
-        x = self.tok(ids) + self.pos.weight[: ids.shape[1]]
+        x = self.tok(ids) + self.pos.weight[:ids.shape[1]]
         for b in self.blocks:
             x = b(x)
         return F.cross_entropy(self.lm_head(self.ln_f(x)).flatten(0, 1), targets.flatten())
@@ -98,7 +98,7 @@ def main():
         for grp in opt.param_groups:
             grp["lr"] = a.lr * min(1, (step + 1) / 15) * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * step / a.steps)))
         i = torch.randint(0, len(data) - cfg["ctx"] - 1, (a.batch,), generator=g)
-        x = torch.stack([data[j : j + cfg["ctx"] + 1] for j in i])
+        x = torch.stack([data[j:j + cfg["ctx"] + 1] for j in i])
         loss = model(x[:, :-1], x[:, 1:])
         opt.zero_grad(set_to_none=True)
         loss.backward()

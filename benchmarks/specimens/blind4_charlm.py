@@ -53,7 +53,7 @@ class Text(Dataset):
         return self.n
 
     def __getitem__(self, i):
-        c = self.ids[i * self.block : i * self.block + self.block + 1]
+        c = self.ids[i * self.block: i * self.block + self.block + 1]
         return c[:-1], c[1:]
 
 
@@ -101,7 +101,6 @@ def cosine_with_warmup(opt, warmup, total):
             return (step + 1) / warmup
         r = min(1.0, (step - warmup) / max(1, total - warmup))
         return 0.5 * (1 + math.cos(math.pi * r))
-
     return torch.optim.lr_scheduler.LambdaLR(opt, f)
 
 

@@ -95,7 +95,7 @@ def train(updates=200, gamma=0.95):
         history.append(torch.stack(rews).sum(0).mean().item())
         if u % 25 == 0:
             vg = sum(p.grad.pow(2).sum() for p in agent.critic.parameters()).sqrt().item()
-            print(f"update {u:3d} return {sum(history) / len(history):8.3f} v_loss {v_loss.item():.3f} v_grad {vg:.2f}")
+            print(f"update {u:3d} return {sum(history)/len(history):8.3f} v_loss {v_loss.item():.3f} v_grad {vg:.2f}")
 
 
 if __name__ == "__main__":

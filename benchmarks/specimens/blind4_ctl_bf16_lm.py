@@ -13,21 +13,7 @@ TRUTH = {
     "trap": "Several backwards per step (losses are divided), bf16 activations, the first learning rate is tiny, the EMA copy gets no gradient, gradients are always clipped early on.",
 }
 
-CFG = dict(
-    vocab=48,
-    d=48,
-    heads=4,
-    layers=2,
-    ctx=24,
-    accum=3,
-    micro=10,
-    steps=110,
-    lr=4e-3,
-    warmup=12,
-    clip=0.5,
-    ema=0.95,
-    seed=2,
-)
+CFG = dict(vocab=48, d=48, heads=4, layers=2, ctx=24, accum=3, micro=10, steps=110, lr=4e-3, warmup=12, clip=0.5, ema=0.95, seed=2)
 
 
 class Layer(nn.Module):
@@ -82,18 +68,12 @@ def main():
     ema = copy.deepcopy(model).requires_grad_(False)
     opt = torch.optim.AdamW(model.parameters(), lr=c["lr"], betas=(0.9, 0.95), weight_decay=0.01)
     sched = torch.optim.lr_scheduler.LambdaLR(
-        opt,
-        lambda s: (
-            (s + 1) / c["warmup"]
-            if s < c["warmup"]
-            else 0.1 + 0.45 * (1 + math.cos(math.pi * (s - c["warmup"]) / (c["steps"] - c["warmup"])))
-        ),
-    )
+        opt, lambda s: (s + 1) / c["warmup"] if s < c["warmup"] else 0.1 + 0.45 * (1 + math.cos(math.pi * (s - c["warmup"]) / (c["steps"] - c["warmup"]))))
     g = torch.Generator().manual_seed(0)
 
     def batch(src, n):
         i = torch.randint(0, len(src) - c["ctx"] - 1, (n,), generator=g)
-        w = torch.stack([src[j : j + c["ctx"] + 1] for j in i])
+        w = torch.stack([src[j:j + c["ctx"] + 1] for j in i])
         return w[:, :-1], w[:, 1:]
 
     for step in range(c["steps"]):

@@ -13,17 +13,7 @@ TRUTH = {
     "trap": "Targets are computed under no_grad by a frozen copy that moves, the loss may rise at first, batch norm in the projectors, the probe is trained on a frozen encoder in eval mode.",
 }
 
-CFG = {
-    "classes": 6,
-    "length": 64,
-    "width": 32,
-    "proj": 32,
-    "batch": 96,
-    "steps": 160,
-    "lr": 2e-3,
-    "tau": 0.97,
-    "probe_steps": 80,
-}
+CFG = {"classes": 6, "length": 64, "width": 32, "proj": 32, "batch": 96, "steps": 160, "lr": 2e-3, "tau": 0.97, "probe_steps": 80}
 
 
 def spectra(n, seed, c):
@@ -32,7 +22,7 @@ def spectra(n, seed, c):
     peaks, widths = base.uniform(5, c["length"] - 5, (c["classes"], 4)), base.uniform(1.5, 4, (c["classes"], 4))
     y = rng.integers(0, c["classes"], n)
     t = np.arange(c["length"])
-    x = np.exp(-(((t[None, None] - peaks[y][:, :, None]) / widths[y][:, :, None]) ** 2)).sum(1)
+    x = np.exp(-((t[None, None] - peaks[y][:, :, None]) / widths[y][:, :, None]) ** 2).sum(1)
     x = x * rng.uniform(0.6, 1.4, (n, 1)) + 0.15 * rng.normal(size=x.shape)
     return torch.tensor(x[:, None], dtype=torch.float32), torch.from_numpy(y)
 
@@ -46,16 +36,8 @@ class Backbone(nn.Module):
     def __init__(self, c):
         super().__init__()
         w = c["width"]
-        self.conv = nn.Sequential(
-            nn.Conv1d(1, w, 7, 2, 3),
-            nn.BatchNorm1d(w),
-            nn.ReLU(),
-            nn.Conv1d(w, w, 5, 2, 2),
-            nn.BatchNorm1d(w),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool1d(8),
-            nn.Flatten(),
-        )
+        self.conv = nn.Sequential(nn.Conv1d(1, w, 7, 2, 3), nn.BatchNorm1d(w), nn.ReLU(), nn.Conv1d(w, w, 5, 2, 2), nn.BatchNorm1d(w),
+                                  nn.ReLU(), nn.AdaptiveAvgPool1d(8), nn.Flatten())
         self.proj = nn.Sequential(nn.Linear(8 * w, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, c["proj"]))
 
     def forward(self, x):
@@ -76,9 +58,7 @@ def main():
     predictor = nn.Sequential(nn.Linear(c["proj"], 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, c["proj"]))
     target = copy.deepcopy(online).requires_grad_(False)
     opt = torch.optim.AdamW([*online.parameters(), *predictor.parameters()], lr=c["lr"], weight_decay=1e-4)
-    sched = torch.optim.lr_scheduler.LambdaLR(
-        opt, lambda s: min(1, (s + 1) / 10) * 0.5 * (1 + math.cos(math.pi * s / c["steps"]))
-    )
+    sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda s: min(1, (s + 1) / 10) * 0.5 * (1 + math.cos(math.pi * s / c["steps"])))
     g = torch.Generator().manual_seed(0)
     for step in range(c["steps"]):
         b = x[torch.randint(0, len(x), (c["batch"],), generator=g)]

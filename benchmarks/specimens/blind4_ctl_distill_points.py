@@ -75,17 +75,8 @@ def main():
     xv, yv = customers(1000, 1)
     scaler, T = Scaler(x), a.temperature
     teacher = MLP(scaler, 12, [192, 192], 7, 0.1)
-    loop(
-        teacher,
-        torch.optim.AdamW(teacher.parameters(), lr=2e-3),
-        x,
-        y,
-        a.teacher_steps,
-        128,
-        0,
-        lambda o, xb, yb: F.cross_entropy(o, yb),
-        "teacher",
-    )
+    loop(teacher, torch.optim.AdamW(teacher.parameters(), lr=2e-3), x, y, a.teacher_steps, 128, 0,
+         lambda o, xb, yb: F.cross_entropy(o, yb), "teacher")
     teacher.requires_grad_(False)
     student = MLP(scaler, 12, [32, 32], 7, 0.0)
 

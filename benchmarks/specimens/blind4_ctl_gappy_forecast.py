@@ -27,7 +27,7 @@ class Sensors(Dataset):
         return len(self.y)
 
     def __getitem__(self, i):
-        return self.y[i, : self.c], self.y[i, self.c :]
+        return self.y[i, :self.c], self.y[i, self.c:]
 
 
 class GapGRU(nn.Module):

@@ -46,7 +46,7 @@ def main():
     sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, cfg["steps"])
     gx, gt = torch.meshgrid(torch.linspace(0, 1, 41), torch.linspace(0, 1, 21), indexing="ij")
     gx, gt = gx.reshape(-1, 1), gt.reshape(-1, 1)
-    exact = torch.exp(-cfg["kappa"] * math.pi**2 * gt) * torch.sin(math.pi * gx)
+    exact = torch.exp(-cfg["kappa"] * math.pi ** 2 * gt) * torch.sin(math.pi * gx)
     for step in range(cfg["steps"]):
         r = lambda n: torch.rand(n, 1, generator=g)
         pde = residual(net, r(cfg["points"]), r(cfg["points"]), cfg["kappa"]).pow(2).mean()

@@ -14,17 +14,7 @@ TRUTH = {
     "trap": "Model, optimizer and scheduler are built anew for each slice and the older ones dropped, the learning rate does not start at step 0 of a slice, the model switches between train and eval.",
 }
 
-CFG = {
-    "classes": 6,
-    "width": 16,
-    "batch": 40,
-    "lr": 0.08,
-    "momentum": 0.9,
-    "wd": 5e-4,
-    "total": 150,
-    "slices": [50, 100, 150],
-    "seed": 6,
-}
+CFG = {"classes": 6, "width": 16, "batch": 40, "lr": 0.08, "momentum": 0.9, "wd": 5e-4, "total": 150, "slices": [50, 100, 150], "seed": 6}
 
 
 def textures(n, seed, classes, s=16):
@@ -32,9 +22,7 @@ def textures(n, seed, classes, s=16):
     yy, xx = np.mgrid[:s, :s]
     y = rng.integers(0, classes, n)
     ang = y[:, None, None] * np.pi / classes
-    x = np.sin(1.1 * (np.cos(ang) * xx + np.sin(ang) * yy) + rng.uniform(0, 6.28, (n, 1, 1))) + 1.6 * rng.normal(
-        size=(n, s, s)
-    )
+    x = np.sin(1.1 * (np.cos(ang) * xx + np.sin(ang) * yy) + rng.uniform(0, 6.28, (n, 1, 1))) + 1.6 * rng.normal(size=(n, s, s))
     return torch.tensor(x[:, None], dtype=torch.float32), torch.from_numpy(y)
 
 
@@ -64,8 +52,7 @@ def build(c):
     model = Net(c["width"], c["classes"])
     opt = torch.optim.SGD(model.parameters(), lr=c["lr"], momentum=c["momentum"], weight_decay=c["wd"], nesterov=True)
     sched = torch.optim.lr_scheduler.LambdaLR(
-        opt, lambda s: min(1, (s + 1) / 10) * 0.5 * (1 + math.cos(math.pi * min(s, c["total"]) / c["total"]))
-    )
+        opt, lambda s: min(1, (s + 1) / 10) * 0.5 * (1 + math.cos(math.pi * min(s, c["total"]) / c["total"])))
     return model, opt, sched
 
 
@@ -103,18 +90,8 @@ def run_slice(c, until, path, data, val):
             vl, acc = evaluate(model, *val)
             best, bad = (vl, 0) if vl < best else (best, bad + 1)
             print(f"step {step} train {loss.item():.4f} val {vl:.4f} acc {acc:.3f}")
-    torch.save(
-        {
-            "model": model.state_dict(),
-            "opt": opt.state_dict(),
-            "sched": sched.state_dict(),
-            "gen": gen.get_state(),
-            "step": step,
-            "best": best,
-            "bad": bad,
-        },
-        path,
-    )
+    torch.save({"model": model.state_dict(), "opt": opt.state_dict(), "sched": sched.state_dict(), "gen": gen.get_state(),
+                "step": step, "best": best, "bad": bad}, path)
 
 
 def main():

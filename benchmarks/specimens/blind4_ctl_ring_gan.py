@@ -18,9 +18,7 @@ class G(nn.Module):
     def __init__(self, z=8, w=96):
         super().__init__()
         self.z = z
-        self.net = nn.Sequential(
-            nn.Linear(z, w), nn.LeakyReLU(0.2), nn.Linear(w, w), nn.LeakyReLU(0.2), nn.Linear(w, 2)
-        )
+        self.net = nn.Sequential(nn.Linear(z, w), nn.LeakyReLU(0.2), nn.Linear(w, w), nn.LeakyReLU(0.2), nn.Linear(w, 2))
 
     def forward(self, n, gen):
         return self.net(torch.randn(n, self.z, generator=gen))
@@ -81,9 +79,7 @@ def main():
                 s = g_ema(1000, gen)
             r = s.norm(dim=1)
             modes = ((torch.atan2(s[:, 1], s[:, 0]) / (math.pi / 4)).round() % 8).unique().numel()
-            print(
-                f"it {it} D {ld.item():.3f} G {lg.item():.3f} radius {r.mean().item():.2f}+-{r.std().item():.2f} modes {modes}"
-            )
+            print(f"it {it} D {ld.item():.3f} G {lg.item():.3f} radius {r.mean().item():.2f}+-{r.std().item():.2f} modes {modes}")
 
 
 if __name__ == "__main__":

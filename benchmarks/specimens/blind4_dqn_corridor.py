@@ -34,9 +34,7 @@ class Corridor:
         return self.obs()
 
     def obs(self):
-        return np.array(
-            [self.pos / 4 - 1, self.goal / 4 - 1, (self.goal - self.pos) / 4, 1 - self.t / self.horizon], np.float32
-        )
+        return np.array([self.pos / 4 - 1, self.goal / 4 - 1, (self.goal - self.pos) / 4, 1 - self.t / self.horizon], np.float32)
 
     def step(self, a):
         self.pos = int(np.clip(self.pos + (a - 1), 0, self.size - 1))
@@ -68,13 +66,8 @@ class Replay:
 
     def sample(self, n):
         s, a, r, s2, d = zip(*self.rng.sample(self.buf, n))
-        return (
-            torch.from_numpy(np.stack(s)),
-            torch.tensor(a),
-            torch.tensor(r, dtype=torch.float32),
-            torch.from_numpy(np.stack(s2)),
-            torch.tensor(d, dtype=torch.float32),
-        )
+        return (torch.from_numpy(np.stack(s)), torch.tensor(a), torch.tensor(r, dtype=torch.float32),
+                torch.from_numpy(np.stack(s2)), torch.tensor(d, dtype=torch.float32))
 
 
 def soft_update(target, online, tau):

@@ -71,8 +71,7 @@ class Trainer:
         self.model = GPT(c)
         self.opt = torch.optim.AdamW(self.model.parameters(), lr=c.lr, betas=(0.9, 0.95), weight_decay=0.05)
         self.sched = torch.optim.lr_scheduler.LambdaLR(
-            self.opt, lambda s: min((s + 1) / c.warmup, max(0.05, 1 - (s - c.warmup) / (c.steps - c.warmup)))
-        )
+            self.opt, lambda s: min((s + 1) / c.warmup, max(0.05, 1 - (s - c.warmup) / (c.steps - c.warmup))))
 
     def batch(self):
         c = self.c
@@ -100,17 +99,10 @@ class Trainer:
         return total
 
     def save(self, path):
-        torch.save(
-            {
-                "model": self.model.state_dict(),
-                "opt": self.opt.state_dict(),
-                "sched": self.sched.state_dict(),
-                "step": self.step_no,
-                "gen": self.gen.get_state(),
-                "cfg": asdict(self.c),
-            },
-            path,
-        )
+        torch.save({
+            "model": self.model.state_dict(), "opt": self.opt.state_dict(), "sched": self.sched.state_dict(),
+            "step": self.step_no, "gen": self.gen.get_state(), "cfg": asdict(self.c),
+        }, path)
 
     @classmethod
     def load(cls, path):

@@ -34,7 +34,7 @@ class Beats(Dataset):
                     w = 0.09
                 elif kind == "flat":
                     a = 0.5
-                beat = a * np.exp(-(((t - c) / w) ** 2)) + 0.2 * np.exp(-(((t - c - 0.25) / 0.08) ** 2))
+                beat = a * np.exp(-((t - c) / w) ** 2) + 0.2 * np.exp(-((t - c - 0.25) / 0.08) ** 2)
                 xs.append(beat + 0.08 * rng.normal(size=t.size))
                 ys.append(label)
         x = np.stack(xs)
@@ -79,9 +79,7 @@ class Trainer:
                 nn.utils.clip_grad_norm_(self.model.parameters(), 2.0)
                 self.opt.step()
                 curve.append(loss.item())
-            print(
-                f"epoch {e}: loss mean {np.mean(curve):.3f} max {max(curve):.3f} min {min(curve):.3f} val acc {self.score():.3f}"
-            )
+            print(f"epoch {e}: loss mean {np.mean(curve):.3f} max {max(curve):.3f} min {min(curve):.3f} val acc {self.score():.3f}")
 
     @torch.no_grad()
     def score(self):

@@ -25,11 +25,9 @@ def words(n, seed, classes=10, length=256):
     y = rng.integers(0, classes, n)
     x = np.zeros((n, 1, length), np.float32)
     for i, k in enumerate(y):
-        f0, f1 = 4 * 1.3**k, 4.0
-        env = np.exp(-(((t - rng.uniform(0.35, 0.65)) / 0.2) ** 2))
-        x[i, 0] = env * np.sin(2 * np.pi * (f0 * t + f1 * t * t / 2) + rng.uniform(0, 6)) + 0.25 * rng.normal(
-            size=length
-        )
+        f0, f1 = 4 * 1.3 ** k, 4.0
+        env = np.exp(-((t - rng.uniform(0.35, 0.65)) / 0.2) ** 2)
+        x[i, 0] = env * np.sin(2 * np.pi * (f0 * t + f1 * t * t / 2) + rng.uniform(0, 6)) + 0.25 * rng.normal(size=length)
     return torch.from_numpy(x), torch.from_numpy(y)
 
 
@@ -74,8 +72,7 @@ def main():
     model = KWS(10)
     opt = torch.optim.SGD(model.parameters(), lr=a.lr, momentum=a.momentum, weight_decay=1e-4, nesterov=True)
     sched = torch.optim.lr_scheduler.LambdaLR(
-        opt, lambda s: min(1.0, (s + 1) / a.warmup) * 0.5 * (1 + math.cos(math.pi * min(1, s / a.updates)))
-    )
+        opt, lambda s: min(1.0, (s + 1) / a.warmup) * 0.5 * (1 + math.cos(math.pi * min(1, s / a.updates))))
     g = torch.Generator().manual_seed(2)
     log = 0.0
     for it in range(a.updates * a.accum):

@@ -65,10 +65,7 @@ def layer_groups(model, lr, decay, wd):
     for name, p in model.named_parameters():
         key = (depth_of(name), p.ndim > 1)
         groups.setdefault(key, []).append(p)
-    return [
-        {"params": ps, "lr": lr * decay ** (d - n), "weight_decay": wd if mat else 0.0}
-        for (d, mat), ps in groups.items()
-    ]
+    return [{"params": ps, "lr": lr * decay ** (d - n), "weight_decay": wd if mat else 0.0} for (d, mat), ps in groups.items()]
 
 
 def patches(n, seed, classes=8):

@@ -33,8 +33,8 @@ class StateSpace(nn.Module):
     def __init__(self, d_model, d_state):
         super().__init__()
         self.A = nn.Parameter(0.92 * torch.eye(d_state) + 0.02 * torch.randn(d_state, d_state))
-        self.B = nn.Parameter(torch.randn(d_state, d_model) / d_model**0.5 * 0.1)
-        self.C = nn.Parameter(torch.randn(d_model, d_state) / d_state**0.5)
+        self.B = nn.Parameter(torch.randn(d_state, d_model) / d_model ** 0.5 * 0.1)
+        self.C = nn.Parameter(torch.randn(d_model, d_state) / d_state ** 0.5)
         self.D = nn.Parameter(torch.ones(d_model))
 
     def forward(self, u):

@@ -109,7 +109,7 @@ def main():
     sched = torch.optim.lr_scheduler.OneCycleLR(opt, a.lr, total_steps=a.steps, pct_start=0.1)
     for s in range(a.steps):
         start = torch.randint(0, len(data) - 34, (a.bs,), generator=g)
-        chunk = torch.stack([data[i : i + 33] for i in start])
+        chunk = torch.stack([data[i:i + 33] for i in start])
         logits, aux = model(chunk[:, :-1])
         ce = F.cross_entropy(logits.flatten(0, 1), chunk[:, 1:].flatten())
         loss = ce + 0.01 * aux

@@ -69,9 +69,7 @@ class PointNetLite(nn.Module):
         super().__init__()
         self.local = SharedMLP([3, 48, 96])
         self.fuse = SharedMLP([192, 96])
-        self.classifier = nn.Sequential(
-            nn.Linear(96, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, classes), nn.Softmax(dim=-1)
-        )
+        self.classifier = nn.Sequential(nn.Linear(96, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, classes), nn.Softmax(dim=-1))
 
     def forward(self, p):
         f = self.local(p)
@@ -116,9 +114,7 @@ def main():
         model.eval()
         with torch.no_grad():
             out = model(xv)
-            print(
-                f"epoch {ep} train {tot / len(x):.4f} val {crit(out, yv).item():.4f} acc {(out.argmax(1) == yv).float().mean().item():.3f}"
-            )
+            print(f"epoch {ep} train {tot / len(x):.4f} val {crit(out, yv).item():.4f} acc {(out.argmax(1) == yv).float().mean().item():.3f}")
 
 
 if __name__ == "__main__":

@@ -55,15 +55,8 @@ class Trainer:
         self.gen = torch.Generator().manual_seed(args.seed)
 
     def save(self, path):
-        torch.save(
-            {
-                "model": self.model.state_dict(),
-                "optimizer": self.opt.state_dict(),
-                "step": self.step,
-                "rng": self.gen.get_state(),
-            },
-            path,
-        )
+        torch.save({"model": self.model.state_dict(), "optimizer": self.opt.state_dict(), "step": self.step,
+                    "rng": self.gen.get_state()}, path)
 
     def maybe_resume(self, path):
         if not os.path.exists(path):

@@ -19,15 +19,8 @@ TRUTH = {
 class Backbone(nn.Sequential):
     def __init__(self):
         super().__init__(
-            nn.Conv2d(1, 16, 3, padding=1),
-            nn.BatchNorm2d(16),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.BatchNorm2d(32),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool2d(4),
-            nn.Flatten(),
+            nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(),
         )
 
 
@@ -46,7 +39,7 @@ def shapes(n, classes, gen):
     x = 0.3 * torch.randn(n, 1, 16, 16, generator=gen)
     for i, c in enumerate(y.tolist()):
         r, s = divmod(c, 4)
-        x[i, 0, 2 + 4 * r : 6 + 4 * r, 1 + 3 * s : 5 + 3 * s] += 1.2
+        x[i, 0, 2 + 4 * r: 6 + 4 * r, 1 + 3 * s: 5 + 3 * s] += 1.2
     return TensorDataset(x, y)
 
 

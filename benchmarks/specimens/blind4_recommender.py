@@ -47,7 +47,7 @@ class TwoTower(nn.Module):
             old = getattr(self, name)
             new = nn.Embedding(items, old.embedding_dim)
             nn.init.normal_(new.weight, std=std) if std else nn.init.zeros_(new.weight)
-            new.weight.data[: old.num_embeddings] = old.weight.data
+            new.weight.data[:old.num_embeddings] = old.weight.data
             setattr(self, name, new)
 
     def forward(self, u, i):

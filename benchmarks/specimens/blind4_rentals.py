@@ -42,16 +42,13 @@ class Listings(Dataset):
         return len(self.y)
 
     def __getitem__(self, i):
-        feats = np.array(
-            [
-                (math.log(self.area[i]) - 4.3) / 0.4,
-                (self.area[i] / self.rooms[i] - 30.0) / 8.0,
-                (self.rooms[i] - 3.0) / 1.2,
-                (self.age[i] - 45.0) / 26.0,
-                (self.dist[i] - 4.0) / 4.0,
-            ],
-            dtype=np.float32,
-        )
+        feats = np.array([
+            (math.log(self.area[i]) - 4.3) / 0.4,
+            (self.area[i] / self.rooms[i] - 30.0) / 8.0,
+            (self.rooms[i] - 3.0) / 1.2,
+            (self.age[i] - 45.0) / 26.0,
+            (self.dist[i] - 4.0) / 4.0,
+        ], dtype=np.float32)
         return torch.from_numpy(feats), int(self.zone[i]), self.y[i]
 
 
@@ -60,12 +57,9 @@ class RentNet(nn.Module):
         super().__init__()
         self.zone = nn.Embedding(12, 8)
         self.trunk = nn.Sequential(
-            nn.Linear(13, width),
-            nn.SiLU(),
-            nn.Linear(width, width),
-            nn.SiLU(),
-            nn.Linear(width, width),
-            nn.SiLU(),
+            nn.Linear(13, width), nn.SiLU(),
+            nn.Linear(width, width), nn.SiLU(),
+            nn.Linear(width, width), nn.SiLU(),
         )
         self.mu = nn.Linear(width, 1)
 

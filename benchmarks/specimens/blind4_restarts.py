@@ -64,7 +64,7 @@ def main(c=C()):
     for step in range(c.cycle * c.cycles):
         if at + c.batch > len(order):
             order, at = torch.randperm(len(xtr), generator=gen), 0
-        idx = order[at : at + c.batch]
+        idx = order[at:at + c.batch]
         at += c.batch
         loss = F.cross_entropy(net(xtr[idx]), ytr[idx])
         opt.zero_grad(set_to_none=True)

@@ -56,7 +56,7 @@ def main():
     gen = torch.Generator().manual_seed(70)
     model = Seq2Seq(a.vocab)
     opt = torch.optim.SGD(model.parameters(), lr=a.lr, momentum=0.9)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** 14)
     for step in range(a.steps):
         s, ti, t = get_batch(a.vocab, a.batch, a.len, gen)
         with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -81,13 +81,8 @@ def main():
     a = p.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    tr = DataLoader(
-        Reviews(1800, a.vocab, a.topics, 10),
-        a.batch_size,
-        shuffle=True,
-        collate_fn=collate,
-        generator=torch.Generator().manual_seed(0),
-    )
+    tr = DataLoader(Reviews(1800, a.vocab, a.topics, 10), a.batch_size, shuffle=True, collate_fn=collate,
+                    generator=torch.Generator().manual_seed(0))
     va = DataLoader(Reviews(300, a.vocab, a.topics, 11), 100, collate_fn=collate)
     model = ReviewNet(a.vocab, a.topics)
     opt = torch.optim.AdamW(model.parameters(), lr=a.lr)

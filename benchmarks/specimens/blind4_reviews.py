@@ -21,7 +21,7 @@ def reviews(n, gen):
         for _ in range(3):
             p = int(torch.randint(0, int(lens[i]), (), generator=gen))
             x[i, p] = 1 + y[i] * 7 + int(torch.randint(0, 7, (), generator=gen))
-        x[i, lens[i] :] = 0
+        x[i, lens[i]:] = 0
     return TensorDataset(x, y)
 
 

@@ -31,22 +31,14 @@ class AutoEncoder(nn.Module):
     def __init__(self, ch=12, latent=24):
         super().__init__()
         self.encoder = nn.Sequential(
-            nn.Conv2d(1, ch, 3, stride=2, padding=1),
-            nn.SiLU(),
-            nn.Conv2d(ch, 2 * ch, 3, stride=2, padding=1),
-            nn.SiLU(),
-            nn.Flatten(),
-            nn.Linear(2 * ch * 16, latent),
+            nn.Conv2d(1, ch, 3, stride=2, padding=1), nn.SiLU(),
+            nn.Conv2d(ch, 2 * ch, 3, stride=2, padding=1), nn.SiLU(),
+            nn.Flatten(), nn.Linear(2 * ch * 16, latent),
         )
         self.decoder = nn.Sequential(
-            nn.Linear(latent, 2 * ch * 16),
-            nn.SiLU(),
-            nn.Unflatten(1, (2 * ch, 4, 4)),
-            nn.Upsample(scale_factor=2),
-            nn.Conv2d(2 * ch, ch, 3, padding=1),
-            nn.SiLU(),
-            nn.Upsample(scale_factor=2),
-            nn.Conv2d(ch, 1, 3, padding=1),
+            nn.Linear(latent, 2 * ch * 16), nn.SiLU(), nn.Unflatten(1, (2 * ch, 4, 4)),
+            nn.Upsample(scale_factor=2), nn.Conv2d(2 * ch, ch, 3, padding=1), nn.SiLU(),
+            nn.Upsample(scale_factor=2), nn.Conv2d(ch, 1, 3, padding=1),
         )
         self.angle = nn.Linear(latent, 2)
 
@@ -60,7 +52,7 @@ def bars(n, gen):
     g = torch.linspace(-1, 1, 16)
     yy, xx = torch.meshgrid(g, g, indexing="ij")
     d = torch.cos(th)[:, None, None] * yy - torch.sin(th)[:, None, None] * xx
-    clean = torch.exp(-((d / 0.2) ** 2))[:, None] * 2 - 0.7
+    clean = torch.exp(-(d / 0.2) ** 2)[:, None] * 2 - 0.7
     target = torch.stack([torch.cos(2 * th), torch.sin(2 * th)], 1)
     return clean + 0.2 * torch.randn(clean.shape, generator=gen), clean, target
 

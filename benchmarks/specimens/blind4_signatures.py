@@ -46,12 +46,8 @@ class Encoder(nn.Module):
     def __init__(self, dim=32):
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(1, 16, 3, stride=2, padding=1),
-            nn.GroupNorm(4, 16),
-            nn.ReLU(),
-            nn.Conv2d(16, 32, 3, stride=2, padding=1),
-            nn.GroupNorm(4, 32),
-            nn.ReLU(),
+            nn.Conv2d(1, 16, 3, stride=2, padding=1), nn.GroupNorm(4, 16), nn.ReLU(),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.GroupNorm(4, 32), nn.ReLU(),
         )
         self.fc = nn.Linear(32 * 25, dim)
 

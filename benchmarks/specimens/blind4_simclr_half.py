@@ -22,12 +22,10 @@ class Backbone(nn.Module):
     def __init__(self, din=64, width=128):
         super().__init__()
         self.stem = nn.Linear(din, width)
-        self.blocks = nn.ModuleList(
-            [
-                nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
-                for _ in range(3)
-            ]
-        )
+        self.blocks = nn.ModuleList([
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+            for _ in range(3)
+        ])
 
     def forward(self, x):
         h = self.stem(x)
@@ -52,9 +50,7 @@ class SimCLR(nn.Module):
     def __init__(self):
         super().__init__()
         self.backbone = Backbone()
-        self.projector = nn.Sequential(
-            nn.Linear(128, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 32), nn.BatchNorm1d(32)
-        )
+        self.projector = nn.Sequential(nn.Linear(128, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 32), nn.BatchNorm1d(32))
         self.affinity = Affinity(TAU)
 
     def embed(self, x):

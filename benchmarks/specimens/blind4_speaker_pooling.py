@@ -64,8 +64,7 @@ class XVector(nn.Module):
     def __init__(self, speakers, width=64):
         super().__init__()
         self.frames = nn.Sequential(
-            TDNN(1, width, 9, stride=4), TDNN(width, width, 5), TDNN(width, width, 3, dilation=2), TDNN(width, width, 1)
-        )
+            TDNN(1, width, 9, stride=4), TDNN(width, width, 5), TDNN(width, width, 3, dilation=2), TDNN(width, width, 1))
         self.pool = StatsPool()
         self.embed = nn.Linear(2 * width, 64)
         self.classify = nn.Linear(64, speakers)
@@ -86,9 +85,7 @@ def main():
     torch.set_num_threads(1)
     torch.manual_seed(a.seed)
     ds = Utterances(900, a.speakers, 600, a.seed)
-    loader = DataLoader(
-        ds, a.batch_size, shuffle=True, drop_last=True, generator=torch.Generator().manual_seed(a.seed + 9)
-    )
+    loader = DataLoader(ds, a.batch_size, shuffle=True, drop_last=True, generator=torch.Generator().manual_seed(a.seed + 9))
     model = XVector(a.speakers)
     opt = torch.optim.Adam(model.parameters(), lr=a.lr)
     step = 0

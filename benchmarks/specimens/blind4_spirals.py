@@ -25,9 +25,7 @@ def spirals(n, noise):
 
 X, Y = spirals(200, 0.03)
 XT, YT = spirals(500, 0.03)
-net = nn.Sequential(
-    nn.Linear(2, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 1)
-)
+net = nn.Sequential(nn.Linear(2, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 1))
 bce = nn.BCEWithLogitsLoss()
 opt = torch.optim.Adam(net.parameters(), lr=3e-3)
 

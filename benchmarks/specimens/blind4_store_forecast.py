@@ -17,18 +17,8 @@ TRUTH = {
     "crashes": False,
 }
 
-CFG = {
-    "stores": 40,
-    "days": 420,
-    "context": 56,
-    "horizon": 7,
-    "hidden": 32,
-    "batch": 64,
-    "epochs": 2,
-    "lr": 3e-3,
-    "max_norm": 1.0,
-    "seed": 21,
-}
+CFG = {"stores": 40, "days": 420, "context": 56, "horizon": 7, "hidden": 32, "batch": 64, "epochs": 2,
+       "lr": 3e-3, "max_norm": 1.0, "seed": 21}
 
 
 def simulate(cfg):
@@ -58,14 +48,12 @@ class Windows(Dataset):
     def __getitem__(self, i):
         s, d = self.index[i]
         c, h = self.cfg["context"], self.cfg["horizon"]
-        past, future = self.y[s, d : d + c], self.y[s, d + c : d + c + h]
+        past, future = self.y[s, d:d + c], self.y[s, d + c:d + c + h]
         mu, sd = past.mean(), past.std()
         with np.errstate(all="ignore"):
             past, future = (past - mu) / sd, (future - mu) / sd
         dow = (np.arange(d, d + c) % 7) / 6.0 - 0.5
-        return torch.from_numpy(np.stack([past, dow], 1).astype(np.float32)), torch.from_numpy(
-            future.astype(np.float32)
-        )
+        return torch.from_numpy(np.stack([past, dow], 1).astype(np.float32)), torch.from_numpy(future.astype(np.float32))
 
 
 class Seq2Horizon(nn.Module):

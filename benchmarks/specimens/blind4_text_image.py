@@ -31,14 +31,8 @@ class ImageTower(nn.Module):
     def __init__(self, dim):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(3, 32, 3, padding=1),
-            nn.GELU(),
-            nn.Conv2d(32, 32, 3, stride=2, padding=1),
-            nn.GELU(),
-            nn.Flatten(),
-            nn.Linear(32 * 36, 128),
-            nn.GELU(),
-        )
+            nn.Conv2d(3, 32, 3, padding=1), nn.GELU(), nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.GELU(), nn.Flatten(),
+            nn.Linear(32 * 36, 128), nn.GELU())
         self.proj = nn.Linear(128, dim)
 
     def forward(self, x):
@@ -104,7 +98,7 @@ def main():
     sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda s: min(1.0, (s + 1) / 25))
     g = torch.Generator().manual_seed(8)
     for step in range(a.steps):
-        i = torch.randperm(len(img), generator=g)[: a.batch]
+        i = torch.randperm(len(img), generator=g)[:a.batch]
         loss = model(img[i], cap[i])
         opt.zero_grad()
         loss.backward()

@@ -25,14 +25,8 @@ def build(classes=4):
         return [nn.Conv2d(i, o, 3, padding=1, bias=False), nn.BatchNorm2d(o), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
 
     return nn.Sequential(
-        *stage(3, 16),
-        *stage(16, 32),
-        nn.Dropout2d(0.2),
-        *stage(32, 48),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Dropout(0.4),
-        nn.Linear(48, classes),
+        *stage(3, 16), *stage(16, 32), nn.Dropout2d(0.2), *stage(32, 48),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.4), nn.Linear(48, classes),
     )
 
 

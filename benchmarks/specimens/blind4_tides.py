@@ -40,7 +40,7 @@ def tide_series(n):
 
 
 def windows(series, idx, w):
-    x = torch.stack([series[i : i + w] for i in idx])
+    x = torch.stack([series[i:i + w] for i in idx])
     y = torch.stack([series[i + w, 0] for i in idx])
     return x, y
 
@@ -50,9 +50,7 @@ torch.manual_seed(55)
 series = tide_series(4000)
 cut = 3400
 net = TideNet(HPARAMS["hidden"])
-opt = torch.optim.AdamW(
-    net.parameters(), lr=HPARAMS["lr"], betas=HPARAMS["betas"], weight_decay=HPARAMS["weight_decay"]
-)
+opt = torch.optim.AdamW(net.parameters(), lr=HPARAMS["lr"], betas=HPARAMS["betas"], weight_decay=HPARAMS["weight_decay"])
 sched = torch.optim.lr_scheduler.MultiStepLR(opt, [180, 230], gamma=0.5)
 vx, vy = windows(series, range(cut, 4000 - HPARAMS["window"] - 1, 7), HPARAMS["window"])
 for it in range(HPARAMS["iters"]):

@@ -38,19 +38,14 @@ class Translator(nn.Module):
         super().__init__()
         self.src_emb, self.tgt_emb = nn.Embedding(vocab, d), nn.Embedding(vocab, d)
         self.pos = nn.Parameter(0.1 * torch.randn(length + 1, d))
-        self.encoder = nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(d, heads, ff, 0.0, batch_first=True, norm_first=True),
-            enc,
-            enable_nested_tensor=False,
-        )
-        self.decoder = nn.TransformerDecoder(
-            nn.TransformerDecoderLayer(d, heads, ff, 0.0, batch_first=True, norm_first=True), dec
-        )
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(d, heads, ff, 0.0, batch_first=True, norm_first=True), enc,
+                                             enable_nested_tensor=False)
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(d, heads, ff, 0.0, batch_first=True, norm_first=True), dec)
         self.norm = nn.LayerNorm(d)
         self.generator = nn.Linear(d, vocab)
 
     def forward(self, src, tgt_in):
-        mem = self.encoder(self.src_emb(src) + self.pos[: src.shape[1]])
+        mem = self.encoder(self.src_emb(src) + self.pos[:src.shape[1]])
         t = tgt_in.shape[1]
         mask = torch.triu(torch.ones(t, t, dtype=torch.bool), 1)
         out = self.decoder(self.tgt_emb(tgt_in) + self.pos[:t], mem, tgt_mask=mask)

@@ -37,7 +37,7 @@ def shapes(n, seed, s=16):
     for i in range(n):
         cx, cy, r = rng.uniform(4, 12), rng.uniform(4, 12), rng.uniform(2, 5)
         if rng.random() < 0.5:
-            out[i, 0] = (xx - cx) ** 2 + (yy - cy) ** 2 < r * r
+            out[i, 0] = ((xx - cx) ** 2 + (yy - cy) ** 2 < r * r)
         else:
             out[i, 0] = (abs(xx - cx) < r) & (abs(yy - cy) < r)
     return torch.from_numpy(out + 0.05 * rng.normal(size=out.shape).astype(np.float32))
@@ -66,17 +66,10 @@ class VQAE(nn.Module):
     def __init__(self, cfg):
         super().__init__()
         w = cfg.width
-        self.encoder = nn.Sequential(
-            nn.Conv2d(1, w, 4, 2, 1), nn.ReLU(), nn.Conv2d(w, w, 4, 2, 1), nn.ReLU(), nn.Conv2d(w, cfg.dim, 1)
-        )
+        self.encoder = nn.Sequential(nn.Conv2d(1, w, 4, 2, 1), nn.ReLU(), nn.Conv2d(w, w, 4, 2, 1), nn.ReLU(), nn.Conv2d(w, cfg.dim, 1))
         self.quant = Quantiser(cfg.codes, cfg.dim, cfg.beta)
-        self.decoder = nn.Sequential(
-            nn.Conv2d(cfg.dim, w, 3, 1, 1),
-            nn.ReLU(),
-            nn.ConvTranspose2d(w, w, 4, 2, 1),
-            nn.ReLU(),
-            nn.ConvTranspose2d(w, 1, 4, 2, 1),
-        )
+        self.decoder = nn.Sequential(nn.Conv2d(cfg.dim, w, 3, 1, 1), nn.ReLU(), nn.ConvTranspose2d(w, w, 4, 2, 1), nn.ReLU(),
+                                     nn.ConvTranspose2d(w, 1, 4, 2, 1))
 
     def forward(self, x):
         q, aux, idx = self.quant(self.encoder(x))

@@ -1,5 +1,4 @@
 """Adding problem with an identity-initialised ReLU RNN."""
-
 from dataclasses import dataclass
 
 import torch

@@ -29,7 +29,7 @@ def simulate(n):
     x = torch.rand(n, 10) * 2 - 1
     y0 = torch.sin(math.pi * x[:, 0] * x[:, 1]) + 2 * x[:, 2] ** 2
     y1 = x[:, 3] * x[:, 4] + 0.5 * x[:, 5]
-    y2 = torch.exp(-(x[:, 6] ** 2)) * x[:, 7] + x[:, 8] - x[:, 9]
+    y2 = torch.exp(-x[:, 6] ** 2) * x[:, 7] + x[:, 8] - x[:, 9]
     y = torch.stack([y0, y1, y2], 1)
     return x, y + 0.02 * torch.randn_like(y)
 

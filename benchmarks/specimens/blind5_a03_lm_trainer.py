@@ -65,9 +65,7 @@ class TinyLM(nn.Module):
         super().__init__()
         self.tok = nn.Embedding(VOCAB, d)
         self.pos = nn.Embedding(ctx, d)
-        layer = nn.TransformerEncoderLayer(
-            d, heads, 4 * d, dropout=0.0, batch_first=True, norm_first=True, activation="gelu"
-        )
+        layer = nn.TransformerEncoderLayer(d, heads, 4 * d, dropout=0.0, batch_first=True, norm_first=True, activation="gelu")
         self.blocks = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(d)
         self.head = nn.Linear(d, VOCAB, bias=False)

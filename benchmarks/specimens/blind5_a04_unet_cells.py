@@ -1,5 +1,4 @@
 """Cell segmentation with a small U-Net."""
-
 import argparse
 
 import numpy as np

@@ -25,14 +25,14 @@ def synth_ratings(n):
     V = torch.randn(N_ITEMS, LATENT)
     u = torch.randint(0, N_USERS, (n,))
     i = torch.randint(0, N_ITEMS, (n,))
-    r = (U[u] * V[i]).sum(1) / LATENT**0.5
+    r = (U[u] * V[i]).sum(1) / LATENT ** 0.5
     return u, i, r + 0.1 * torch.randn(n)
 
 
 def svd_like_init(rows, dim, scale=0.1):
     w = torch.randn(rows, dim)
     q, _ = torch.linalg.qr(w)
-    return q * scale * rows**0.5
+    return q * scale * rows ** 0.5
 
 
 class NCF(nn.Module):
@@ -65,7 +65,7 @@ for ep in range(EPOCHS):
     total = 0.0
     model.train()
     for b in range(steps_per_epoch):
-        idx = order[b * BATCH : (b + 1) * BATCH]
+        idx = order[b * BATCH:(b + 1) * BATCH]
         pred = model(users[idx], items[idx])
         loss = nn.functional.mse_loss(pred, ratings[idx])
         opt.zero_grad()

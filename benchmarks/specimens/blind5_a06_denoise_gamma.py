@@ -1,5 +1,4 @@
 """Low-light restoration: linear-light network, loss in display space."""
-
 import torch
 import torch.nn as nn
 
@@ -24,7 +23,7 @@ def scenes(n, size=24, gen=None):
     """Smooth random linear-light images in [0, 1] with dark regions."""
     base = torch.rand(n, 3, 4, 4, generator=gen)
     img = nn.functional.interpolate(base, size=(size, size), mode="bicubic", align_corners=False).clamp(0, 1)
-    return (img**2) * 0.85 + 0.02
+    return (img ** 2) * 0.85 + 0.02
 
 
 def degrade(img, gen=None):

@@ -45,8 +45,8 @@ def get_batch(which):
     rng = np.random.default_rng(seed)
     src = splits[which]
     ix = rng.integers(0, len(src) - block_size - 1, batch_size)
-    x = torch.stack([torch.from_numpy(src[i : i + block_size]) for i in ix])
-    y = torch.stack([torch.from_numpy(src[i + 1 : i + 1 + block_size]) for i in ix])
+    x = torch.stack([torch.from_numpy(src[i:i + block_size]) for i in ix])
+    y = torch.stack([torch.from_numpy(src[i + 1:i + 1 + block_size]) for i in ix])
     return x, y
 
 

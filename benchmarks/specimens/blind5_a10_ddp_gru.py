@@ -85,7 +85,6 @@ def worker(rank, world):
 
 if __name__ == "__main__":
     import socket
-
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         os.environ["MASTER_PORT"] = str(s.getsockname()[1])

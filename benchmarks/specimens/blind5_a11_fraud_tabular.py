@@ -1,5 +1,4 @@
 """Fraud scoring on transaction records (numeric + categorical columns)."""
-
 import argparse
 
 import numpy as np
@@ -32,13 +31,7 @@ def load_records(n, seed):
     hour = rng.integers(0, 24, n)
     merchant = rng.integers(0, 40, n)
     risk = np.random.default_rng(1).normal(0, 1, 40)
-    z = (
-        0.9 * (np.log(amount + 1) - 3.5)
-        - 0.0006 * (age_days - 1500)
-        + 1.2 * risk[merchant]
-        + 0.8 * ((hour < 6) * 1.0)
-        - 0.8
-    )
+    z = 0.9 * (np.log(amount + 1) - 3.5) - 0.0006 * (age_days - 1500) + 1.2 * risk[merchant] + 0.8 * ((hour < 6) * 1.0) - 0.8
     label = (rng.random(n) < 1 / (1 + np.exp(-2 * z))).astype(np.float32)
     return dict(amount=amount, age_days=age_days, hour=hour, merchant=merchant, label=label)
 
@@ -57,15 +50,8 @@ class Scaler:
 
 class Transactions(Dataset):
     def __init__(self, rec, scaler=None):
-        num = np.stack(
-            [
-                np.log(rec["amount"]),
-                np.log(rec["age_days"]),
-                np.sin(rec["hour"] / 24 * 2 * np.pi),
-                np.cos(rec["hour"] / 24 * 2 * np.pi),
-            ],
-            1,
-        )
+        num = np.stack([np.log(rec["amount"]), np.log(rec["age_days"]), np.sin(rec["hour"] / 24 * 2 * np.pi),
+                        np.cos(rec["hour"] / 24 * 2 * np.pi)], 1)
         self.scaler = scaler or Scaler().fit(num)
         self.num = self.scaler(num).astype(np.float32)
         self.cat = rec["merchant"].astype(np.int64)
@@ -82,9 +68,7 @@ class FraudNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.merchant = nn.Embedding(40, 8)
-        self.net = nn.Sequential(
-            nn.Linear(12, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1)
-        )
+        self.net = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
 
     def forward(self, num, cat):
         return self.net(torch.cat([num, self.merchant(cat)], 1)).squeeze(1)

@@ -1,5 +1,4 @@
 """Activity recognition from wearable-sensor windows stored in compressed shards."""
-
 import io
 import time
 import zlib

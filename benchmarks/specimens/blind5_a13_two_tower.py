@@ -1,5 +1,4 @@
 """Product tagging with an auxiliary cross-modal alignment term (memory queue of negatives)."""
-
 import logging
 
 import torch
@@ -63,7 +62,7 @@ class TwoTower(nn.Module):
     @torch.no_grad()
     def push(self, keys):
         p, n = int(self.ptr), keys.size(0)
-        self.queue[:, p : p + n] = keys.t()
+        self.queue[:, p:p + n] = keys.t()
         self.ptr[0] = (p + n) % self.queue.size(1)
 
 

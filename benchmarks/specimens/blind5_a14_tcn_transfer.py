@@ -1,5 +1,4 @@
 """Pre-train a temporal conv net on plentiful source sensors, then adapt it to a target sensor."""
-
 import math
 import os
 from dataclasses import dataclass

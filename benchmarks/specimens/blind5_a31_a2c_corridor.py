@@ -1,16 +1,11 @@
 """Advantage actor-critic on a small windy corridor."""
-
 import torch
 import torch.nn as nn
 from torch.distributions import Categorical
 
-TRUTH = {
-    "id": "blind5-a31-a2c-corridor",
-    "title": "A2C on a vectorised corridor; policy loss is noisy and changes sign, return rises",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "loss around zero and not decreasing, entropy falls, non-stationary data",
-}
+TRUTH = {"id": "blind5-a31-a2c-corridor", "title": "A2C on a vectorised corridor; policy loss is noisy and changes sign, return rises",
+           "family": "other", "needs": "cpu",
+           "trap": "loss around zero and not decreasing, entropy falls, non-stationary data"}
 
 
 class Corridor:
@@ -74,11 +69,8 @@ for u in range(UPDATES):
         dist, v = net(obs)
         a = dist.sample()
         obs, r, done = env.step(a)
-        logps.append(dist.log_prob(a))
-        vals.append(v)
-        rews.append(r)
-        masks.append(1 - done.float())
-        ents.append(dist.entropy())
+        logps.append(dist.log_prob(a)); vals.append(v); rews.append(r)
+        masks.append(1 - done.float()); ents.append(dist.entropy())
         ep_ret += r
         finished += ep_ret[done].tolist()
         ep_ret[done] = 0
@@ -99,6 +91,4 @@ for u in range(UPDATES):
     lr_decay.step()
     if u % 50 == 49:
         last = finished[-200:]
-        print(
-            f"update {u + 1:4d} loss {loss.item():+.4f} mean return {sum(last) / max(1, len(last)):+.3f} episodes {len(finished)}"
-        )
+        print(f"update {u + 1:4d} loss {loss.item():+.4f} mean return {sum(last) / max(1, len(last)):+.3f} episodes {len(finished)}")

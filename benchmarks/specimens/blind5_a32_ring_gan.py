@@ -2,13 +2,9 @@ import math
 import torch
 from torch import nn
 
-TRUTH = {
-    "id": "blind5-a32-ring-gan",
-    "title": "non-saturating GAN with R1 on a ring of eight Gaussians, EMA generator",
-    "family": "gan",
-    "needs": "cpu",
-    "trap": "neither loss goes down, detached fakes, double backward of the penalty, two optimizers, discriminator grads left by the generator step and zeroed before use",
-}
+TRUTH = {"id": "blind5-a32-ring-gan", "title": "non-saturating GAN with R1 on a ring of eight Gaussians, EMA generator",
+           "family": "gan", "needs": "cpu",
+           "trap": "neither loss goes down, detached fakes, double backward of the penalty, two optimizers, discriminator grads left by the generator step and zeroed before use"}
 
 torch.manual_seed(77)
 

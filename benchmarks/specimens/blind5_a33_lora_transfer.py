@@ -1,16 +1,11 @@
 """Pre-train a small encoder, then adapt it with low-rank adapters; the base stays frozen."""
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind5-a33-lora-transfer",
-    "title": "LoRA adapters and a new head on a frozen pre-trained encoder, label smoothing",
-    "family": "mlp",
-    "needs": "cpu",
-    "trap": "most parameters frozen, zero-initialised B matrices so A has zero gradient at first, label smoothing floors the loss",
-}
+TRUTH = {"id": "blind5-a33-lora-transfer", "title": "LoRA adapters and a new head on a frozen pre-trained encoder, label smoothing",
+           "family": "mlp", "needs": "cpu",
+           "trap": "most parameters frozen, zero-initialised B matrices so A has zero gradient at first, label smoothing floors the loss"}
 
 torch.manual_seed(9)
 D, H = 20, 96
@@ -34,7 +29,7 @@ class LoRA(nn.Module):
     def __init__(self, base: nn.Linear, r=8, alpha=16):
         super().__init__()
         self.base = base
-        self.A = nn.Parameter(torch.randn(r, base.in_features) / base.in_features**0.5)
+        self.A = nn.Parameter(torch.randn(r, base.in_features) / base.in_features ** 0.5)
         self.B = nn.Parameter(torch.zeros(base.out_features, r))
         self.scale = alpha / r
 

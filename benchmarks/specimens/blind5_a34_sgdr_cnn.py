@@ -1,5 +1,4 @@
 """Texture classification, cosine warm restarts, averaged weights for evaluation."""
-
 import math
 
 import torch
@@ -8,16 +7,12 @@ from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 from torch.utils.data import DataLoader, TensorDataset
 
-TRUTH = {
-    "id": "blind5-a34-sgdr-cnn",
-    "title": "CNN with warm restarts (20+40+80+160 steps), EMA weights, mixup",
-    "family": "cnn",
-    "needs": "cpu",
-    "trap": "lr jumps up at restarts with small loss bumps, mixup keeps the train loss above zero, a second copy of the model",
-}
+TRUTH = {"id": "blind5-a34-sgdr-cnn", "title": "CNN with warm restarts (20+40+80+160 steps), EMA weights, mixup",
+           "family": "cnn", "needs": "cpu",
+           "trap": "lr jumps up at restarts with small loss bumps, mixup keeps the train loss above zero, a second copy of the model"}
 
 T0, CYCLES = 20, 4
-TOTAL = T0 * (2**CYCLES - 1)
+TOTAL = T0 * (2 ** CYCLES - 1)
 
 
 def textures(n, size=20):
@@ -39,7 +34,6 @@ def mixup(x, y, k, a=0.2):
 def net():
     def blk(i, o):
         return [nn.Conv2d(i, o, 3, padding=1, bias=False), nn.BatchNorm2d(o), nn.ReLU(), nn.MaxPool2d(2)]
-
     return nn.Sequential(*blk(1, 16), *blk(16, 32), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 6))
 
 
@@ -71,9 +65,7 @@ def main():
             ema.update_parameters(model)
             step += 1
             if step % 30 == 0:
-                print(
-                    f"step {step} lr {opt.param_groups[0]['lr']:.4f} loss {loss.item():.4f} acc {evaluate(model, val):.3f}"
-                )
+                print(f"step {step} lr {opt.param_groups[0]['lr']:.4f} loss {loss.item():.4f} acc {evaluate(model, val):.3f}")
             if step == TOTAL:
                 break
     update_bn(train, ema)

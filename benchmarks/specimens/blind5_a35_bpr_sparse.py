@@ -1,16 +1,11 @@
 """Implicit-feedback recommender: BPR with sparse tables and long-tailed items."""
-
 import numpy as np
 import torch
 import torch.nn as nn
 
-TRUTH = {
-    "id": "blind5-a35-bpr-sparse",
-    "title": "BPR matrix factorisation, sparse gradients, SparseAdam and Adam side by side",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "most embedding rows get no gradient in a step, sparse gradients, two optimizers, item padding row stays zero",
-}
+TRUTH = {"id": "blind5-a35-bpr-sparse", "title": "BPR matrix factorisation, sparse gradients, SparseAdam and Adam side by side",
+           "family": "other", "needs": "cpu",
+           "trap": "most embedding rows get no gradient in a step, sparse gradients, two optimizers, item padding row stays zero"}
 
 USERS, ITEMS, K = 400, 300, 16
 
@@ -35,7 +30,7 @@ class Implicit:
     def epoch(self, bs):
         perm = self.rng.permutation(len(self.train))
         for s in range(0, len(perm) - bs + 1, bs):
-            b = self.train[perm[s : s + bs]]
+            b = self.train[perm[s:s + bs]]
             neg = self.rng.integers(0, ITEMS, bs)
             clash = self.seen[b[:, 0], neg]
             while clash.any():

@@ -4,13 +4,9 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind5-a36-clip-bf16",
-    "title": "two-encoder contrastive training with learned temperature, bf16 autocast, parameter groups and warm-up",
-    "family": "gpt",
-    "needs": "cpu",
-    "trap": "loss starts above ln(batch), logit scale grows, bf16 activations, temperature clamped under no_grad",
-}
+TRUTH = {"id": "blind5-a36-clip-bf16", "title": "two-encoder contrastive training with learned temperature, bf16 autocast, parameter groups and warm-up",
+           "family": "gpt", "needs": "cpu",
+           "trap": "loss starts above ln(batch), logit scale grows, bf16 activations, temperature clamped under no_grad"}
 
 
 @dataclass
@@ -89,13 +85,7 @@ def main():
     other = [p for p in m.parameters() if p.ndim < 2]
     opt = torch.optim.AdamW([{"params": decay, "weight_decay": 0.05}, {"params": other, "weight_decay": 0.0}], lr=c.lr)
     sched = torch.optim.lr_scheduler.LambdaLR(
-        opt,
-        lambda s: (
-            (s + 1) / c.warmup
-            if s < c.warmup
-            else 0.5 * (1 + math.cos(math.pi * (s - c.warmup) / (c.steps - c.warmup)))
-        ),
-    )
+        opt, lambda s: (s + 1) / c.warmup if s < c.warmup else 0.5 * (1 + math.cos(math.pi * (s - c.warmup) / (c.steps - c.warmup))))
     for s in range(c.steps):
         ids, v = w.batch(c.batch)
         with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -1,18 +1,13 @@
 """Semi-supervised node classification with a hand-written GCN (full batch)."""
-
 import copy
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind5-a37-gcn-fullbatch",
-    "title": "transductive GCN on a stochastic block model, full-batch steps, early stopping with best weights",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "the same full-batch input every step, loss on a masked subset of nodes, strong dropout, train loss above val loss, stops early",
-}
+TRUTH = {"id": "blind5-a37-gcn-fullbatch", "title": "transductive GCN on a stochastic block model, full-batch steps, early stopping with best weights",
+           "family": "other", "needs": "cpu",
+           "trap": "the same full-batch input every step, loss on a masked subset of nodes, strong dropout, train loss above val loss, stops early"}
 
 
 def sbm(per=120, k=5, p_in=0.06, p_out=0.006, feat=40):
@@ -65,9 +60,7 @@ def main():
     perm = torch.randperm(len(y))
     tr, va, te = perm[:150], perm[150:300], perm[300:]
     model = GCN(x.size(1), 32, 5)
-    opt = torch.optim.Adam(
-        [{"params": model.g1.parameters(), "weight_decay": 5e-4}, {"params": model.g2.parameters()}], lr=0.01
-    )
+    opt = torch.optim.Adam([{"params": model.g1.parameters(), "weight_decay": 5e-4}, {"params": model.g2.parameters()}], lr=0.01)
     stop = EarlyStop(30)
     for ep in range(400):
         model.train()

@@ -1,5 +1,4 @@
 """Phone recogniser: bidirectional GRU + CTC on synthetic filterbank frames."""
-
 import argparse
 import random
 
@@ -128,7 +127,7 @@ def main():
         order = list(range(len(train)))
         rng.shuffle(order)
         for i in range(0, len(order), a.bs):
-            x, xl, y, yl = collate([train.items[j] for j in order[i : i + a.bs]])
+            x, xl, y, yl = collate([train.items[j] for j in order[i:i + a.bs]])
             lp = model(x).transpose(0, 1)
             loss = ctc(lp, y, xl, yl) / len(xl)
             opt.zero_grad()

@@ -57,9 +57,8 @@ class TCN(nn.Module):
     def __init__(self, cfg):
         super().__init__()
         self.stem = nn.Conv1d(1, cfg.channels, 1)
-        self.blocks = nn.Sequential(
-            *[TemporalBlock(cfg.channels, cfg.channels, cfg.kernel, 2 ** (i % 4)) for i in range(cfg.blocks)]
-        )
+        self.blocks = nn.Sequential(*[
+            TemporalBlock(cfg.channels, cfg.channels, cfg.kernel, 2 ** (i % 4)) for i in range(cfg.blocks)])
         self.head = nn.Linear(cfg.channels, cfg.horizon)
 
     def forward(self, x):
@@ -75,7 +74,7 @@ def make_series(n, cfg, gen):
     amp = torch.empty(n, 2).uniform_(0.4, 1.2, generator=gen)
     s = (amp[..., None] * torch.sin(2 * math.pi * t / per[..., None] + ph[..., None])).sum(1)
     s = s + 0.05 * torch.randn(s.shape, generator=gen)
-    return s[:, : cfg.context], s[:, cfg.context :]
+    return s[:, :cfg.context], s[:, cfg.context:]
 
 
 def run(cfg):

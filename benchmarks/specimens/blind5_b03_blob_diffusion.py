@@ -1,5 +1,4 @@
 """DDPM on 16x16 two-blob images with a two-level U-Net."""
-
 import math
 
 import torch
@@ -27,7 +26,7 @@ CONFIG = dict(lr=1e-3, batch_size=32, epochs=6, warmup_epochs=2, T=100, width=12
 class Blobs(Dataset):
     def __init__(self, n, seed):
         g = torch.Generator().manual_seed(seed)
-        yy, xx = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
+        yy, xx = torch.meshgrid(torch.arange(16.), torch.arange(16.), indexing="ij")
         c = torch.rand(n, 2, 2, generator=g) * 9 + 3.5
         img = torch.zeros(n, 16, 16)
         for k in range(2):
@@ -42,7 +41,7 @@ class Blobs(Dataset):
 
 
 def timestep_embedding(t, dim):
-    freqs = torch.exp(-math.log(1000.0) * torch.arange(dim // 2) / (dim // 2))
+    freqs = torch.exp(-math.log(1000.) * torch.arange(dim // 2) / (dim // 2))
     a = t[:, None].float() * freqs[None]
     return torch.cat([a.sin(), a.cos()], -1)
 

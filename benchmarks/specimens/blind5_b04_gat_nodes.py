@@ -32,13 +32,8 @@ def sbm():
     x[:, :5] += 0.9 * centers[y]
     x[:, 5:] *= 1.5
     perm = rng.permutation(N)
-    return (
-        torch.tensor(x, dtype=torch.float32),
-        torch.tensor(a),
-        torch.tensor(y),
-        torch.tensor(perm[:210]),
-        torch.tensor(perm[210:]),
-    )
+    return (torch.tensor(x, dtype=torch.float32), torch.tensor(a), torch.tensor(y),
+            torch.tensor(perm[:210]), torch.tensor(perm[210:]))
 
 
 class GATConv(nn.Module):
@@ -101,7 +96,5 @@ for epoch in range(250):
         model.eval()
         with torch.no_grad():
             pred = model(x, adj).argmax(-1)
-        print(
-            f"epoch {epoch + 1:3d} loss {loss.item():.4f} "
-            f"train {(pred[tr] == y[tr]).float().mean():.3f} test {(pred[te] == y[te]).float().mean():.3f}"
-        )
+        print(f"epoch {epoch + 1:3d} loss {loss.item():.4f} "
+              f"train {(pred[tr] == y[tr]).float().mean():.3f} test {(pred[te] == y[te]).float().mean():.3f}")

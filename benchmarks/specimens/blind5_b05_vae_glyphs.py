@@ -1,5 +1,4 @@
 """Beta-VAE on 12x12 binary glyphs, mixed precision on CPU."""
-
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -32,7 +31,7 @@ def glyphs(n, seed):
     img[idx[vert], :, c[vert]] = 1
     for i in idx[box].tolist():
         a, b = int(r[i]) % 7, int(c[i]) % 7
-        img[i, a : a + 5, b : b + 5] = 1
+        img[i, a:a + 5, b:b + 5] = 1
     return img.flatten(1)
 
 
@@ -81,9 +80,7 @@ def train():
         with torch.no_grad():
             logits, mu, lv = model(held)
             v, r, k = elbo(logits, held, mu, lv, 1.0)
-        print(
-            f"epoch {epoch:2d} train {loss.item():7.2f} | held-out {v.item():7.2f} rec {r.item():.2f} kl {k.item():.2f}"
-        )
+        print(f"epoch {epoch:2d} train {loss.item():7.2f} | held-out {v.item():7.2f} rec {r.item():.2f} kl {k.item():.2f}")
 
 
 if __name__ == "__main__":

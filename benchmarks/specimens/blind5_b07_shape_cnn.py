@@ -25,20 +25,17 @@ def draw(n, size, gen):
     """disc, ring, cross, bar, checker on a noisy background"""
     lin = torch.linspace(-1, 1, size)
     yy, xx = torch.meshgrid(lin, lin, indexing="ij")
-    cx, cy = (torch.rand(n, 1, 1, generator=gen) - 0.5, torch.rand(n, 1, 1, generator=gen) - 0.5)
+    cx, cy = (torch.rand(n, 1, 1, generator=gen) - .5, torch.rand(n, 1, 1, generator=gen) - .5)
     s = 0.3 + 0.25 * torch.rand(n, 1, 1, generator=gen)
     dx, dy = xx - cx, yy - cy
-    r = (dx**2 + dy**2).sqrt()
-    shapes = torch.stack(
-        [
-            (r < s).float(),
-            ((r < s) & (r > 0.55 * s)).float(),
-            (((dx.abs() < 0.12) | (dy.abs() < 0.12)) & (r < s)).float(),
-            ((dy.abs() < 0.15) & (dx.abs() < s)).float(),
-            (((dx * 8).floor() + (dy * 8).floor()) % 2 * (r < s)).float(),
-        ],
-        1,
-    )
+    r = (dx ** 2 + dy ** 2).sqrt()
+    shapes = torch.stack([
+        (r < s).float(),
+        ((r < s) & (r > 0.55 * s)).float(),
+        (((dx.abs() < 0.12) | (dy.abs() < 0.12)) & (r < s)).float(),
+        ((dy.abs() < 0.15) & (dx.abs() < s)).float(),
+        (((dx * 8).floor() + (dy * 8).floor()) % 2 * (r < s)).float(),
+    ], 1)
     y = torch.randint(0, 5, (n,), generator=gen)
     x = shapes[torch.arange(n), y] + 0.2 * torch.randn(n, size, size, generator=gen)
     x = (x - x.mean()) / x.std()

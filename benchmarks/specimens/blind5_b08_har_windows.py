@@ -1,5 +1,4 @@
 """Human activity recognition from 3-axis accelerometer windows."""
-
 import numpy as np
 import torch
 from torch import nn, optim
@@ -21,8 +20,8 @@ TRUTH = {
 
 ACTIVITIES = ["walk", "run", "stairs", "cycle", "sit", "stand"]
 FREQ = [1.8, 2.9, 1.5, 1.1, 0.05, 0.05]
-AMP = [(0.5, 0.3, 0.9), (1.0, 0.6, 1.6), (0.6, 0.7, 1.0), (0.9, 0.3, 0.3), (0.05, 0.05, 0.05), (0.05, 0.05, 0.05)]
-GRAV = [(0, 0, 1), (0, 0.1, 1), (0.2, 0, 0.9), (0.5, 0, 0.8), (0.9, 0, 0.3), (0, 0, 1)]
+AMP = [(.5, .3, .9), (1.0, .6, 1.6), (.6, .7, 1.0), (.9, .3, .3), (.05, .05, .05), (.05, .05, .05)]
+GRAV = [(0, 0, 1), (0, .1, 1), (.2, 0, .9), (.5, 0, .8), (.9, 0, .3), (0, 0, 1)]
 
 
 def record(n, rng):
@@ -30,19 +29,19 @@ def record(n, rng):
     labels = rng.integers(0, 6, n)
     out = np.empty((n, 3, 80), np.float32)
     for k, c in enumerate(labels):
-        f = FREQ[c] * rng.uniform(0.9, 1.1)
+        f = FREQ[c] * rng.uniform(.9, 1.1)
         for ax in range(3):
             ph = rng.uniform(0, 2 * np.pi)
             out[k, ax] = GRAV[c][ax] + AMP[c][ax] * np.sin(2 * np.pi * f * t + ph) + 0.12 * rng.standard_normal(80)
         if rng.random() < 0.06:
-            out[k, rng.integers(0, 3), rng.integers(0, 70) :] = 8.0
+            out[k, rng.integers(0, 3), rng.integers(0, 70):] = 8.0
     return out, labels
 
 
 def clean(windows, labels):
     saturated = (np.abs(windows) > 6.0).any(axis=(1, 2))
     windows = windows[~saturated]
-    labels = labels[: len(windows)]
+    labels = labels[:len(windows)]
     return windows, labels
 
 

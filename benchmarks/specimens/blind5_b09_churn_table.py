@@ -54,15 +54,8 @@ class TabularNet(nn.Module):
         d = s.num_features + sum(e.embedding_dim for e in self.embeds)
         self.bn_in = nn.BatchNorm1d(s.num_features)
         self.body = nn.Sequential(
-            nn.Linear(d, s.hidden),
-            nn.BatchNorm1d(s.hidden),
-            nn.ReLU(),
-            nn.Dropout(s.dropout),
-            nn.Linear(s.hidden, s.hidden),
-            nn.BatchNorm1d(s.hidden),
-            nn.ReLU(),
-            nn.Dropout(s.dropout),
-        )
+            nn.Linear(d, s.hidden), nn.BatchNorm1d(s.hidden), nn.ReLU(), nn.Dropout(s.dropout),
+            nn.Linear(s.hidden, s.hidden), nn.BatchNorm1d(s.hidden), nn.ReLU(), nn.Dropout(s.dropout))
         self.out = nn.Linear(s.hidden, 4)
 
     def forward(self, num, cats):
@@ -107,9 +100,9 @@ class Experiment:
         tot = hit = 0.0
         num, cats, y = self.val_set
         for i in range(0, len(y), 100):
-            out = self.model(num[i : i + 100], cats[i : i + 100])
-            tot += F.cross_entropy(out, y[i : i + 100], reduction="sum").item()
-            hit += (out.argmax(1) == y[i : i + 100]).sum().item()
+            out = self.model(num[i:i + 100], cats[i:i + 100])
+            tot += F.cross_entropy(out, y[i:i + 100], reduction="sum").item()
+            hit += (out.argmax(1) == y[i:i + 100]).sum().item()
         return tot / len(y), hit / len(y)
 
 

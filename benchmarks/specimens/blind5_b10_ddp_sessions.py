@@ -1,5 +1,4 @@
 """Next-item prediction over user sessions, data parallel on two processes."""
-
 import os
 import socket
 
@@ -67,7 +66,7 @@ def worker(rank, world, port):
     train, val = sessions(480, 5), sessions(300, 6)
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     per_rank = len(train) // world
-    shard = TensorDataset(train[local_rank * per_rank : (local_rank + 1) * per_rank])
+    shard = TensorDataset(train[local_rank * per_rank:(local_rank + 1) * per_rank])
     loader = DataLoader(shard, batch_size=16, shuffle=True, drop_last=True)
 
     model = DDP(SessionModel())

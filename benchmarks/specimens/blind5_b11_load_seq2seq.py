@@ -53,7 +53,7 @@ class Forecaster(nn.Module):
             h = self.decoder(torch.cat([prev, cal_future[:, k]], -1), h)
             y = self.readout(h)
             out.append(y)
-            prev = target[:, k : k + 1] if target is not None and random.random() < tf else y
+            prev = target[:, k:k + 1] if target is not None and random.random() < tf else y
         return torch.cat(out, 1)
 
 

@@ -1,5 +1,4 @@
 """Keyword spotting: spectrogram front-end + small transformer over raw audio."""
-
 import logging
 import math
 
@@ -33,7 +32,7 @@ class Utterances(Dataset):
         self.y = torch.randint(0, WORDS, (n,), generator=g)
         f0 = 120 + 90 * (self.y // 2).float() + 10 * torch.randn(n, generator=g)
         slope = torch.where(self.y % 2 == 0, 250.0, -150.0)
-        ph = 2 * math.pi * (f0[:, None] * t + 0.5 * slope[:, None] * t**2)
+        ph = 2 * math.pi * (f0[:, None] * t + 0.5 * slope[:, None] * t ** 2)
         amp = 0.4 + 0.6 * torch.rand(n, 1, generator=g)
         self.x = amp * (ph.sin() + 0.4 * (2 * ph).sin()) + 0.15 * torch.randn(n, len(t), generator=g)
 
@@ -78,7 +77,7 @@ class KeywordModel(nn.Module):
 
     def forward(self, wav):
         f = self.proj(self.norm(self.frontend(wav)))
-        h = self.encoder(f + self.pos[:, : f.shape[1]])
+        h = self.encoder(f + self.pos[:, :f.shape[1]])
         return self.classifier(h.mean(1))
 
 

@@ -1,5 +1,4 @@
 """Pretrain a small language model on general text, then adapt it to a new domain."""
-
 import math
 import os
 import tempfile
@@ -122,9 +121,7 @@ class Runner:
             self.opt.step()
             self.step += 1
             if self.step % self.cfg.log_every == 0:
-                print(
-                    f"{self.cfg.name} {self.step}/{self.cfg.max_steps} loss {loss.item():.3f} val {self.validate():.3f}"
-                )
+                print(f"{self.cfg.name} {self.step}/{self.cfg.max_steps} loss {loss.item():.3f} val {self.validate():.3f}")
 
     def save(self, path):
         torch.save({"model": self.model.state_dict(), "opt": self.opt.state_dict(), "step": self.step}, path)

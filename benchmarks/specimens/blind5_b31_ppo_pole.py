@@ -1,5 +1,4 @@
 """PPO on a hand-written cart-pole, vectorised over 16 environments."""
-
 import math
 
 import torch
@@ -28,8 +27,8 @@ class VecCartPole:
         x, v, th, w = self.s.unbind(1)
         f = torch.where(a == 1, 10.0, -10.0)
         c, s = th.cos(), th.sin()
-        tmp = (f + 0.05 * w**2 * s) / 1.1
-        wa = (9.8 * s - c * tmp) / (0.5 * (4 / 3 - 0.1 * c**2 / 1.1))
+        tmp = (f + 0.05 * w ** 2 * s) / 1.1
+        wa = (9.8 * s - c * tmp) / (0.5 * (4 / 3 - 0.1 * c ** 2 / 1.1))
         xa = tmp - 0.05 * wa * c / 1.1
         self.s = torch.stack([x + 0.02 * v, v + 0.02 * xa, th + 0.02 * w, w + 0.02 * wa], 1)
         self.t += 1
@@ -76,14 +75,9 @@ def main():
             with torch.no_grad():
                 pi, v = net(s)
                 a = pi.sample()
-            S.append(s)
-            A.append(a)
-            LP.append(pi.log_prob(a))
-            V.append(v)
+            S.append(s); A.append(a); LP.append(pi.log_prob(a)); V.append(v)
             s, r, d, ln = env.step(a)
-            R.append(r)
-            D.append(d)
-            lens += ln
+            R.append(r); D.append(d); lens += ln
         with torch.no_grad():
             last = net(s)[1]
         adv, out = torch.zeros(16), []
@@ -110,9 +104,7 @@ def main():
                 opt.step()
         sched.step()
         if lens and u % 3 == 2:
-            print(
-                f"update {u + 1} mean length {sum(lens) / len(lens):.1f} policy {pl.item():.3f} value {vl.item():.2f}"
-            )
+            print(f"update {u + 1} mean length {sum(lens) / len(lens):.1f} policy {pl.item():.3f} value {vl.item():.2f}")
 
 
 if __name__ == "__main__":

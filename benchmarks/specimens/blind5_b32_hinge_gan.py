@@ -21,7 +21,8 @@ def real(n):
 
 
 G = nn.Sequential(nn.Linear(Z, 96), nn.LeakyReLU(0.2), nn.Linear(96, 96), nn.LeakyReLU(0.2), nn.Linear(96, 2))
-D = nn.Sequential(nn.Linear(2, 96), nn.LeakyReLU(0.2), nn.Linear(96, 96), nn.LeakyReLU(0.2), nn.Linear(96, 1))
+D = nn.Sequential(nn.Linear(2, 96), nn.LeakyReLU(0.2), nn.Linear(96, 96),
+                  nn.LeakyReLU(0.2), nn.Linear(96, 1))
 ema = torch.optim.swa_utils.AveragedModel(G, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.98))
 og = torch.optim.Adam(G.parameters(), lr=2e-3, betas=(0.0, 0.9))
 od = torch.optim.Adam(D.parameters(), lr=4e-3, betas=(0.0, 0.9))
@@ -35,9 +36,7 @@ def report(it, ld, lg):
     centers = 1.5 * torch.stack([a.cos(), a.sin()], 1)
     d, k = torch.cdist(x, centers).min(1)
     good = d < 0.75
-    print(
-        f"{it:4d} D {ld:.3f} G {lg:.3f} near a mode {good.float().mean():.2f} modes {k[good].unique().numel()} energy distance {gap:.4f}"
-    )
+    print(f"{it:4d} D {ld:.3f} G {lg:.3f} near a mode {good.float().mean():.2f} modes {k[good].unique().numel()} energy distance {gap:.4f}")
 
 
 for it in range(1, 191):

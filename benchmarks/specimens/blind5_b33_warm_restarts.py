@@ -1,5 +1,4 @@
 """Solar output regression with snapshot ensembling (cosine restarts)."""
-
 import copy
 
 import torch
@@ -21,8 +20,7 @@ class ResMLP(nn.Module):
         super().__init__()
         self.inp = nn.Linear(d_in, d)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(d), nn.Linear(d, 2 * d), nn.SiLU(), nn.Linear(2 * d, d)) for _ in range(depth)
-        )
+            nn.Sequential(nn.LayerNorm(d), nn.Linear(d, 2 * d), nn.SiLU(), nn.Linear(2 * d, d)) for _ in range(depth))
         self.out = nn.Sequential(nn.LayerNorm(d), nn.Linear(d, 1))
 
     def forward(self, x):

@@ -1,5 +1,4 @@
 """Train a patch transformer on one task, then adapt it to another with low-rank adapters."""
-
 import math
 
 import torch

@@ -1,5 +1,4 @@
 """BPR two-tower recommender, sparse user/item tables and a dense side network."""
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

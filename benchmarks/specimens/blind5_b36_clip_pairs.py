@@ -1,5 +1,4 @@
 """Contrastive pairing of sensor traces with their event descriptions."""
-
 import math
 
 import torch
@@ -21,9 +20,8 @@ def sample(n, g):
     """A trace is made of 3 events; its text names the events in any order, with filler words."""
     ev = torch.stack([torch.randperm(12, generator=g)[:3] for _ in range(n)])
     t = torch.arange(16).float()
-    segs = torch.stack(
-        [torch.sin(2 * math.pi * t * (1 + ev[:, k, None] % 4) / 16) * (1 + ev[:, k, None] // 4) for k in range(3)], 1
-    )
+    segs = torch.stack([torch.sin(2 * math.pi * t * (1 + ev[:, k, None] % 4) / 16) * (1 + ev[:, k, None] // 4)
+                        for k in range(3)], 1)
     offs = (ev % 3 - 1).float()[..., None]
     trace = torch.stack([segs, offs.expand_as(segs)], -1).flatten(1, 2)
     trace = trace / 2 + 0.1 * torch.randn(trace.shape, generator=g)

@@ -1,5 +1,4 @@
 """Flow matching on a two-moon cloud: accumulation, bf16 autocast, EMA weights."""
-
 import copy
 import math
 from types import SimpleNamespace
@@ -92,7 +91,5 @@ for step in range(args.steps):
         for e, p in zip(ema.parameters(), model.parameters()):
             e.lerp_(p, 1 - args.decay)
     if (step + 1) % 50 == 0:
-        print(
-            f"step {step + 1} loss {run / 50:.4f} energy distance {energy_distance(sample(ema, 800), moons(800)):.4f}"
-        )
+        print(f"step {step + 1} loss {run / 50:.4f} energy distance {energy_distance(sample(ema, 800), moons(800)):.4f}")
         run = 0.0

@@ -1,5 +1,4 @@
 """Character language model on generated log lines, plain Elman RNN."""
-
 import math
 import random
 
@@ -44,8 +43,8 @@ train_ids, val_ids = ids[:cut], ids[cut:]
 
 def get_batch(src):
     at = torch.randint(0, len(src) - SEQ - 1, (BATCH,))
-    x = torch.stack([src[a : a + SEQ] for a in at])
-    y = torch.stack([src[a + 1 : a + SEQ + 1] for a in at])
+    x = torch.stack([src[a:a + SEQ] for a in at])
+    y = torch.stack([src[a + 1:a + SEQ + 1] for a in at])
     return x, y
 
 
@@ -89,6 +88,4 @@ for step in range(STEPS):
     loss.backward()
     opt.step()
     if step % 20 == 0 or step == STEPS - 1:
-        print(
-            f"step {step:4d}  train {loss.item():.3f}  bits/char {loss.item() / math.log(2):.2f}  val {validate():.3f}"
-        )
+        print(f"step {step:4d}  train {loss.item():.3f}  bits/char {loss.item() / math.log(2):.2f}  val {validate():.3f}")

@@ -94,14 +94,9 @@ class Trainer:
         self.cfg, self.model, self.train_set, self.val_set = cfg, model, train, val
         decay = [p for p in model.parameters() if p.dim() >= 2]
         rest = [p for p in model.parameters() if p.dim() < 2]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": decay, "weight_decay": cfg.weight_decay}, {"params": rest, "weight_decay": 0.0}],
-            lr=cfg.max_lr,
-            betas=(0.9, 0.95),
-        )
-        self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimizer, max_lr=cfg.max_lr, total_steps=cfg.max_steps, pct_start=0.1
-        )
+        self.optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": cfg.weight_decay},
+                                            {"params": rest, "weight_decay": 0.0}], lr=cfg.max_lr, betas=(0.9, 0.95))
+        self.scheduler = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, max_lr=cfg.max_lr, total_steps=cfg.max_steps, pct_start=0.1)
         self.step = 0
 
     def on_epoch_end(self):

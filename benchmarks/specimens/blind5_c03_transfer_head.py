@@ -44,12 +44,8 @@ class SmallNet(nn.Module):
     def __init__(self, num_classes):
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
-        self.stage1 = nn.Sequential(
-            nn.Conv2d(16, 32, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU()
-        )
-        self.stage2 = nn.Sequential(
-            nn.Conv2d(32, 64, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()
-        )
+        self.stage1 = nn.Sequential(nn.Conv2d(16, 32, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU())
+        self.stage2 = nn.Sequential(nn.Conv2d(32, 64, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
         self.head = nn.Linear(64, num_classes)
 
     def features(self, x):
@@ -72,9 +68,7 @@ def accuracy(model, loader):
 def main():
     model = SmallNet(4)
     opt = torch.optim.Adam(model.parameters(), lr=args.lr)
-    src = DataLoader(
-        TensorDataset(*gratings(args.pretrain_steps * args.batch_size, 4, 0.0)), args.batch_size, shuffle=True
-    )
+    src = DataLoader(TensorDataset(*gratings(args.pretrain_steps * args.batch_size, 4, 0.0)), args.batch_size, shuffle=True)
     model.train()
     for i, (x, y) in enumerate(src):
         loss = F.cross_entropy(model(x), y)
@@ -83,13 +77,10 @@ def main():
         opt.step()
     print(f"pretrain done after {i + 1} steps, loss {loss.item():.3f}")
 
-    opt = torch.optim.AdamW(
-        [
-            {"params": model.stage2.parameters(), "lr": args.backbone_lr},
-            {"params": model.head.parameters(), "lr": args.lr},
-        ],
-        weight_decay=1e-4,
-    )
+    opt = torch.optim.AdamW([
+        {"params": model.stage2.parameters(), "lr": args.backbone_lr},
+        {"params": model.head.parameters(), "lr": args.lr},
+    ], weight_decay=1e-4)
     for m in (model.stem, model.stage1):
         for p in m.parameters():
             p.requires_grad_(False)

@@ -19,17 +19,14 @@ TRUTH = {
     "crashes": False,
 }
 
-CONFIG = json.loads(
-    """
+CONFIG = json.loads("""
 {
   "data":  {"users": 300, "items": 200, "rank": 6, "interactions": 24000},
   "model": {"dim": 16, "hidden": [64, 32], "dropout": 0.1},
   "optim": {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-5},
   "train": {"epochs": 6, "batch_size": 256, "seed": 21}
 }
-""",
-    object_hook=lambda d: SimpleNamespace(**d),
-)
+""", object_hook=lambda d: SimpleNamespace(**d))
 
 
 class Ratings(Dataset):
@@ -41,7 +38,7 @@ class Ratings(Dataset):
         g = torch.Generator().manual_seed(seed)
         self.user = torch.randint(0, d.users, (n,), generator=g)
         self.item = torch.randint(0, d.items, (n,), generator=g)
-        raw = (u[self.user] * v[self.item]).sum(1) / d.rank**0.5 + bu[self.user] + bv[self.item]
+        raw = (u[self.user] * v[self.item]).sum(1) / d.rank ** 0.5 + bu[self.user] + bv[self.item]
         self.rating = (raw + 0.2 * torch.randn(n, generator=g)) / 1.7
 
     def __len__(self):

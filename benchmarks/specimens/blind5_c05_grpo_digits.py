@@ -1,5 +1,4 @@
 """Group-relative policy optimisation of a tiny token policy: produce a sequence in ascending order."""
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

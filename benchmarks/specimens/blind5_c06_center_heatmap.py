@@ -68,7 +68,7 @@ def penalty_reduced_focal(logits, target, alpha=2, beta=4):
     p = logits.sigmoid()
     pos = target.eq(1).float()
     pos_loss = logp * (1 - p) ** alpha * pos
-    neg_loss = lognp * p**alpha * (1 - target) ** beta * (1 - pos)
+    neg_loss = lognp * p ** alpha * (1 - target) ** beta * (1 - pos)
     return -(pos_loss.sum() + neg_loss.sum()) / pos.sum().clamp(min=1)
 
 
@@ -97,10 +97,8 @@ def main():
             net.eval()
             with torch.no_grad():
                 out = net(val_x)
-            print(
-                f"{it + 1:4d}/150 loss {loss.item():.4f} val {penalty_reduced_focal(out, val_y).item():.4f} "
-                f"peak recall {recall_at_peaks(out, val_y):.3f} {time.time() - t0:.1f}s"
-            )
+            print(f"{it + 1:4d}/150 loss {loss.item():.4f} val {penalty_reduced_focal(out, val_y).item():.4f} "
+                  f"peak recall {recall_at_peaks(out, val_y):.3f} {time.time() - t0:.1f}s")
             net.train()
 
 

@@ -33,8 +33,8 @@ class World:
     def __init__(self, seed: int):
         g = torch.Generator().manual_seed(seed)
         latent = torch.randn(CONCEPTS, 12, generator=g)
-        self.proto = latent @ torch.randn(12, IMG_DIM, generator=g) / 12**0.5
-        word_scores = latent @ torch.randn(12, VOCAB, generator=g) / 12**0.5
+        self.proto = latent @ torch.randn(12, IMG_DIM, generator=g) / 12 ** 0.5
+        word_scores = latent @ torch.randn(12, VOCAB, generator=g) / 12 ** 0.5
         self.word_probs = (2.0 * word_scores).softmax(-1)
 
     def sample(self, n: int):
@@ -95,8 +95,7 @@ def train(steps=140, batch=192, lr=0.2):
     opt = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, nesterov=True, weight_decay=1e-4)
     warm = 10
     sched = torch.optim.lr_scheduler.LambdaLR(
-        opt, lambda s: (s + 1) / warm if s < warm else 0.5 * (1 + math.cos(math.pi * (s - warm) / (steps - warm)))
-    )
+        opt, lambda s: (s + 1) / warm if s < warm else 0.5 * (1 + math.cos(math.pi * (s - warm) / (steps - warm))))
     for step in range(steps):
         loss = contrastive_loss(*model(*world.sample(batch)))
         opt.zero_grad()
@@ -105,14 +104,7 @@ def train(steps=140, batch=192, lr=0.2):
         sched.step()
         if step % 20 == 0 or step == steps - 1:
             r1, r5 = retrieval(model, world)
-            log.info(
-                "step %d loss %.4f scale %.2f R@1 %.3f R@5 %.3f",
-                step,
-                loss.item(),
-                model.log_scale.exp().item(),
-                r1,
-                r5,
-            )
+            log.info("step %d loss %.4f scale %.2f R@1 %.3f R@5 %.3f", step, loss.item(), model.log_scale.exp().item(), r1, r5)
 
 
 if __name__ == "__main__":

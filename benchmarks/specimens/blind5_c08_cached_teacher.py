@@ -94,13 +94,7 @@ for epoch in range(5):
     student.train()
     total = 0.0
     for xb, tb in distill_loader:
-        kd = (
-            F.kl_div(
-                F.log_softmax(student(xb) / T, -1), F.log_softmax(tb / T, -1), reduction="batchmean", log_target=True
-            )
-            * T
-            * T
-        )
+        kd = F.kl_div(F.log_softmax(student(xb) / T, -1), F.log_softmax(tb / T, -1), reduction="batchmean", log_target=True) * T * T
         opt.zero_grad()
         kd.backward()
         opt.step()

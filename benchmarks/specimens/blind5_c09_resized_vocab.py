@@ -37,17 +37,9 @@ class CausalLM(nn.Module):
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.n_ctx, config.n_embd)
         self.h = nn.ModuleList(
-            nn.TransformerEncoderLayer(
-                config.n_embd,
-                config.n_head,
-                4 * config.n_embd,
-                dropout=0.0,
-                activation="gelu",
-                batch_first=True,
-                norm_first=True,
-            )
-            for _ in range(config.n_layer)
-        )
+            nn.TransformerEncoderLayer(config.n_embd, config.n_head, 4 * config.n_embd, dropout=0.0,
+                                       activation="gelu", batch_first=True, norm_first=True)
+            for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         for e in (self.wte, self.wpe):
@@ -118,20 +110,15 @@ def main():
     train, val = make_corpus(4000, vocab, cfg.n_ctx + 1, 1), make_corpus(400, vocab, cfg.n_ctx + 1, 2)
     opt = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
     steps = 240
-    sched = torch.optim.lr_scheduler.SequentialLR(
-        opt,
-        [
-            torch.optim.lr_scheduler.LinearLR(opt, 0.1, total_iters=20),
-            torch.optim.lr_scheduler.CosineAnnealingLR(opt, steps - 20),
-        ],
-        milestones=[20],
-    )
+    sched = torch.optim.lr_scheduler.SequentialLR(opt, [
+        torch.optim.lr_scheduler.LinearLR(opt, 0.1, total_iters=20),
+        torch.optim.lr_scheduler.CosineAnnealingLR(opt, steps - 20)], milestones=[20])
     model.train()
     order, ptr = torch.randperm(len(train)), 0
     for step in range(steps):
         if ptr + 32 > len(order):
             order, ptr = torch.randperm(len(train)), 0
-        loss = lm_loss(model, train[order[ptr : ptr + 32]])
+        loss = lm_loss(model, train[order[ptr:ptr + 32]])
         ptr += 32
         opt.zero_grad()
         loss.backward()

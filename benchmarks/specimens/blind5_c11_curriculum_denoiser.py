@@ -56,7 +56,7 @@ class Curriculum:
         self.scores = {lv: [] for lv in levels}
 
     def draw(self, n):
-        return torch.tensor(np.random.choice(self.levels[: self.stage], n), dtype=torch.float32)
+        return torch.tensor(np.random.choice(self.levels[:self.stage], n), dtype=torch.float32)
 
     def record(self, level, per_sample):
         self.scores[level].append(per_sample)
@@ -65,7 +65,7 @@ class Curriculum:
         hardest = self.levels[self.stage - 1]
         recent = self.scores[hardest][-8:]
         if len(recent) == 8 and self.stage < len(self.levels):
-            if torch.stack(recent).mean() < 0.35 * hardest**2 + 0.004:
+            if torch.stack(recent).mean() < 0.35 * hardest ** 2 + 0.004:
                 self.stage += 1
 
 
@@ -73,15 +73,15 @@ def shapes(n, size=32):
     yy, xx = torch.meshgrid(torch.linspace(-1, 1, size), torch.linspace(-1, 1, size), indexing="ij")
     cx, cy = torch.rand(2, n, 1, 1) - 0.5
     r = 0.25 + 0.4 * torch.rand(n, 1, 1)
-    square = torch.rand(n, 1, 1) < 0.5
-    disk = (xx - cx) ** 2 + (yy - cy) ** 2 < r**2
+    square = (torch.rand(n, 1, 1) < 0.5)
+    disk = ((xx - cx) ** 2 + (yy - cy) ** 2 < r ** 2)
     box = torch.maximum((xx - cx).abs(), (yy - cy).abs()) < r
     return (torch.where(square, box, disk).float() * 2 - 1).unsqueeze(1)
 
 
 def rss_mb():
     with open("/proc/self/statm") as f:
-        return int(f.read().split()[1]) * resource.getpagesize() / 2**20
+        return int(f.read().split()[1]) * resource.getpagesize() / 2 ** 20
 
 
 def main(steps=160, batch=10):
@@ -105,9 +105,7 @@ def main(steps=160, batch=10):
         cur.record(level, err)
         cur.update()
         if step % 20 == 0 or step == steps - 1:
-            print(
-                f"step {step:3d} loss {loss.item():.4f} stage {cur.stage} probe {err.mean().item():.4f} rss {rss_mb():.0f} MB"
-            )
+            print(f"step {step:3d} loss {loss.item():.4f} stage {cur.stage} probe {err.mean().item():.4f} rss {rss_mb():.0f} MB")
 
 
 if __name__ == "__main__":

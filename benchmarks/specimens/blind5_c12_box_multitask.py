@@ -34,13 +34,8 @@ def rectangles(n, seed, size=24):
     inx = (r[None] >= lo[:, :1]) & (r[None] < hi[:, :1])
     iny = (r[None] >= lo[:, 1:]) & (r[None] < hi[:, 1:])
     mask = iny[:, :, None] & inx[:, None, :]
-    stripes = torch.stack(
-        [
-            torch.ones(size, size),
-            ((r[:, None] % 4) < 2).float().expand(size, size) * 2 - 0.5,
-            ((r[None] % 4) < 2).float().expand(size, size) * 2 - 0.5,
-        ]
-    )
+    stripes = torch.stack([torch.ones(size, size), ((r[:, None] % 4) < 2).float().expand(size, size) * 2 - 0.5,
+                           ((r[None] % 4) < 2).float().expand(size, size) * 2 - 0.5])
     img = mask * stripes[kind] + 0.3 * torch.randn(n, size, size, generator=g)
     boxes = torch.cat([lo, hi], 1).float() / size
     return img.unsqueeze(1), kind, boxes
@@ -50,21 +45,10 @@ class DetNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.backbone = nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1),
-            nn.BatchNorm2d(16),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.BatchNorm2d(32),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(32, 32, 3, padding=1),
-            nn.BatchNorm2d(32),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(32 * 36, 96),
-            nn.ReLU(),
-        )
+            nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Flatten(),
+            nn.Linear(32 * 36, 96), nn.ReLU())
         self.cls_head = nn.Linear(96, 3)
         self.box_head = nn.Linear(96, 4)
 
@@ -131,15 +115,7 @@ def main():
             for key in sums:
                 sums[key] += parts[key] / len(train)
         acc, mae, iou = evaluate(net, test)
-        logger.info(
-            "epoch %d cls %.4f box %.4f | acc %.3f box mae %.3f giou %.3f",
-            epoch,
-            sums["cls"],
-            sums["box"],
-            acc,
-            mae,
-            iou,
-        )
+        logger.info("epoch %d cls %.4f box %.4f | acc %.3f box mae %.3f giou %.3f", epoch, sums["cls"], sums["box"], acc, mae, iou)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
         self.base = base
-        self.lora_a = nn.Parameter(torch.randn(rank, base.in_features) / base.in_features**0.5)
+        self.lora_a = nn.Parameter(torch.randn(rank, base.in_features) / base.in_features ** 0.5)
         self.lora_b = nn.Parameter(torch.zeros(base.out_features, rank))
         self.scale = alpha / rank
 

@@ -10,13 +10,8 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-TRUTH = {
-    "id": "blind5-c31-ddp-accum",
-    "title": "two-rank DDP GRU classifier, accumulation under no_sync, padded sequences",
-    "family": "lstm",
-    "needs": "cpu",
-    "trap": "gradients differ between ranks inside no_sync, only the last micro-batch is reduced; local losses differ",
-}
+TRUTH = {"id": "blind5-c31-ddp-accum", "title": "two-rank DDP GRU classifier, accumulation under no_sync, padded sequences", "family": "lstm",
+           "needs": "cpu", "trap": "gradients differ between ranks inside no_sync, only the last micro-batch is reduced; local losses differ"}
 
 WORLD, ACCUM, EPOCHS = 2, 2, 4
 
@@ -26,7 +21,7 @@ def sequences(n, seed):
     length = torch.randint(6, 21, (n,), generator=g)
     tok = torch.randint(1, 12, (n, 20), generator=g)
     tok[torch.arange(20)[None] >= length[:, None]] = 0
-    score = ((tok > 0) & (tok <= 4)).sum(1) - (tok >= 8).sum(1)
+    score = ((tok > 0) & (tok <= 4)).sum(1) - ((tok >= 8)).sum(1)
     y = (score > 0).long() + (score > 2).long()
     return tok, length, y
 

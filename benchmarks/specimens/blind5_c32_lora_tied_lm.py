@@ -2,13 +2,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind5-c32-lora-tied-lm",
-    "title": "LoRA fine-tuning of a frozen, tied transformer LM under bf16 autocast",
-    "family": "gpt",
-    "needs": "cpu",
-    "trap": "most parameters frozen, lora_a has exactly zero gradient at the first step (lora_b starts at 0), tied weights",
-}
+TRUTH = {"id": "blind5-c32-lora-tied-lm", "title": "LoRA fine-tuning of a frozen, tied transformer LM under bf16 autocast", "family": "gpt",
+           "needs": "cpu", "trap": "most parameters frozen, lora_a has exactly zero gradient at the first step (lora_b starts at 0), tied weights"}
 
 torch.manual_seed(6)
 V, T, D = 24, 16, 48

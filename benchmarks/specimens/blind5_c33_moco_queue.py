@@ -4,21 +4,14 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind5-c33-moco-queue",
-    "title": "MoCo: momentum key encoder, growing then fixed negative queue, learned temperature",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "key encoder has no gradient and is no part of the optimizer, loss RISES at first as the queue fills, then falls",
-}
+TRUTH = {"id": "blind5-c33-moco-queue", "title": "MoCo: momentum key encoder, growing then fixed negative queue, learned temperature", "family": "other",
+           "needs": "cpu", "trap": "key encoder has no gradient and is no part of the optimizer, loss RISES at first as the queue fills, then falls"}
 
 
 class Encoder(nn.Module):
     def __init__(self, d_in=40, d=32):
         super().__init__()
-        self.body = nn.Sequential(
-            nn.Linear(d_in, 128), nn.LayerNorm(128), nn.ReLU(), nn.Linear(128, 128), nn.LayerNorm(128), nn.ReLU()
-        )
+        self.body = nn.Sequential(nn.Linear(d_in, 128), nn.LayerNorm(128), nn.ReLU(), nn.Linear(128, 128), nn.LayerNorm(128), nn.ReLU())
         self.proj = nn.Linear(128, d)
 
     def forward(self, x):
@@ -47,14 +40,14 @@ class MoCo(nn.Module):
         pos = (q * k).sum(-1, keepdim=True)
         bank = self.queue if len(self.queue) else k.roll(1, 0)
         logits = torch.cat([pos, q @ bank.t()], 1) / t
-        self.queue = torch.cat([self.queue, k])[-self.size :]
+        self.queue = torch.cat([self.queue, k])[-self.size:]
         return F.cross_entropy(logits, torch.zeros(len(q), dtype=torch.long))
 
 
 def main():
     torch.manual_seed(19)
     centers = torch.randn(3000, 10)
-    lift = torch.randn(10, 40) / 10**0.5
+    lift = torch.randn(10, 40) / 10 ** 0.5
     labels = (centers[:, :3] > 0).long() @ torch.tensor([1, 2, 4])
 
     def views(idx):
@@ -67,7 +60,7 @@ def main():
     sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=5 * 46)
     for epoch in range(5):
         total = 0.0
-        for idx in torch.randperm(3000)[: 46 * 64].view(46, 64):
+        for idx in torch.randperm(3000)[:46 * 64].view(46, 64):
             loss = model(*views(idx))
             opt.zero_grad()
             loss.backward()

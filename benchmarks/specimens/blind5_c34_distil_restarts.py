@@ -6,13 +6,8 @@ import torch.nn.functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 
-TRUTH = {
-    "id": "blind5-c34-distil-restarts",
-    "title": "distillation with label smoothing, warm restarts and an EMA copy that is evaluated",
-    "family": "mlp",
-    "needs": "cpu",
-    "trap": "learning rate jumps up at restarts with a bump in the loss, loss floors above zero from smoothing, frozen teacher in eval",
-}
+TRUTH = {"id": "blind5-c34-distil-restarts", "title": "distillation with label smoothing, warm restarts and an EMA copy that is evaluated", "family": "mlp",
+           "needs": "cpu", "trap": "learning rate jumps up at restarts with a bump in the loss, loss floors above zero from smoothing, frozen teacher in eval"}
 
 
 @dataclass
@@ -29,7 +24,7 @@ class Cfg:
 
 def blobs(cfg, n, seed):
     g = torch.Generator().manual_seed(1234)
-    w = torch.randn(cfg.d, 20, generator=g) / cfg.d**0.5
+    w = torch.randn(cfg.d, 20, generator=g) / cfg.d ** 0.5
     v = torch.randn(20, cfg.classes, generator=g)
     x = torch.randn(n, cfg.d, generator=torch.Generator().manual_seed(seed))
     return x, (torch.tanh(1.5 * x @ w) @ v).argmax(1)
@@ -88,9 +83,7 @@ def main():
             sched.step()
             ema.update_parameters(student)
             if step % 20 == 0:
-                print(
-                    f"{step:4d} loss {loss.item():.3f} lr {sched.get_last_lr()[0]:.4f} student {acc(student, xv, yv):.3f} ema {acc(ema, xv, yv):.3f}"
-                )
+                print(f"{step:4d} loss {loss.item():.3f} lr {sched.get_last_lr()[0]:.4f} student {acc(student, xv, yv):.3f} ema {acc(ema, xv, yv):.3f}")
             step += 1
             if step == total:
                 break

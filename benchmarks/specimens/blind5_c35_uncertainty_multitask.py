@@ -2,13 +2,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind5-c35-uncertainty-multitask",
-    "title": "two regressions and a classification weighted by learned variances, sparse embeddings with SparseAdam",
-    "family": "mlp",
-    "needs": "cpu",
-    "trap": "total loss goes negative, sparse gradients, two optimizers, most embedding rows untouched in a step",
-}
+TRUTH = {"id": "blind5-c35-uncertainty-multitask", "title": "two regressions and a classification weighted by learned variances, sparse embeddings with SparseAdam",
+           "family": "mlp", "needs": "cpu", "trap": "total loss goes negative, sparse gradients, two optimizers, most embedding rows untouched in a step"}
 
 torch.manual_seed(40)
 ITEMS, D = 2000, 16
@@ -39,11 +34,7 @@ class Multi(nn.Module):
 
 
 def losses(out, price, weight, stock):
-    return {
-        "price": F.mse_loss(out["price"], price),
-        "weight": F.mse_loss(out["weight"], weight),
-        "stock": F.cross_entropy(out["stock"], stock),
-    }
+    return {"price": F.mse_loss(out["price"], price), "weight": F.mse_loss(out["weight"], weight), "stock": F.cross_entropy(out["stock"], stock)}
 
 
 net = Multi()
@@ -71,6 +62,4 @@ for step in range(STEPS):
             ev = {k: round(v.item(), 4) for k, v in losses(out, *targets).items()}
             a = (out["stock"].argmax(1) == targets[2]).float().mean().item()
         net.train()
-        print(
-            f"{step:4d} total {total.item():+.3f} eval {ev} acc {a:.3f} logvar { {k: round(v.item(), 2) for k, v in net.log_var.items()} }"
-        )
+        print(f"{step:4d} total {total.item():+.3f} eval {ev} acc {a:.3f} logvar { {k: round(v.item(), 2) for k, v in net.log_var.items()} }")

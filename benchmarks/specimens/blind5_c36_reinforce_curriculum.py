@@ -5,13 +5,8 @@ import torch
 import torch.nn as nn
 from torch.distributions import Categorical
 
-TRUTH = {
-    "id": "blind5-c36-reinforce-curriculum",
-    "title": "actor-critic on a corridor with a growing length; early stopping once the longest is solved",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "policy loss is noisy and does not fall, value loss jumps at every curriculum stage, batch length varies",
-}
+TRUTH = {"id": "blind5-c36-reinforce-curriculum", "title": "actor-critic on a corridor with a growing length; early stopping once the longest is solved", "family": "other",
+           "needs": "cpu", "trap": "policy loss is noisy and does not fall, value loss jumps at every curriculum stage, batch length varies"}
 
 
 class Corridor:
@@ -25,9 +20,8 @@ class Corridor:
 
     def obs(self):
         noise = 0.3 * torch.randn(self.n, 2)
-        return torch.stack(
-            [self.pos / 8, self.goal, torch.full((self.n,), self.t / 20), torch.full((self.n,), self.length / 8)], 1
-        ) + torch.cat([torch.zeros(self.n, 1), noise[:, :1], torch.zeros(self.n, 2)], 1)
+        return torch.stack([self.pos / 8, self.goal, torch.full((self.n,), self.t / 20), torch.full((self.n,), self.length / 8)], 1) + \
+            torch.cat([torch.zeros(self.n, 1), noise[:, :1], torch.zeros(self.n, 2)], 1)
 
     def step(self, a):
         alive = self.pos.abs() < self.length
@@ -87,9 +81,7 @@ def main(a):
         recent.append(r.sum(0).mean().item())
         score = sum(recent) / len(recent)
         if it % 20 == 0:
-            print(
-                f"{it:4d} length {length} return {score:+.3f} pl {pl.item():+.3f} vl {vl.item():.3f} H {ent.mean().item():.3f}"
-            )
+            print(f"{it:4d} length {length} return {score:+.3f} pl {pl.item():+.3f} vl {vl.item():.3f} H {ent.mean().item():.3f}")
         if len(recent) == 10 and score > 0.85 - 0.03 * length:
             if length == a.max_length:
                 print(f"solved at iteration {it}, return {score:+.3f}")

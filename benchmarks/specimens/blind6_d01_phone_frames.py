@@ -1,5 +1,4 @@
 """Frame-level phone classifier on synthetic filterbank features."""
-
 import argparse
 import math
 import torch
@@ -33,7 +32,7 @@ class Corpus:
         seg = torch.randint(0, N_PHONE, (b, t // 4), generator=self.g)
         y = seg.repeat_interleave(4, dim=1)
         x = self.proto[y]
-        x = 0.6 * x + 0.4 * torch.roll(x, 1, dims=1)  # co-articulation
+        x = 0.6 * x + 0.4 * torch.roll(x, 1, dims=1)          # co-articulation
         x = x + 0.7 * torch.randn(x.shape, generator=self.g)
         return x, y
 
@@ -86,7 +85,8 @@ def main():
     held_out = [data.batch(16) for _ in range(4)]
     model = AcousticModel()
     opt = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
-    sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda s: 0.5 * (1 + math.cos(math.pi * s / args.updates)))
+    sched = torch.optim.lr_scheduler.LambdaLR(
+        opt, lambda s: 0.5 * (1 + math.cos(math.pi * s / args.updates)))
     for it in range(args.updates):
         x, y = data.batch(16)
         logits = model(x)
@@ -98,10 +98,8 @@ def main():
         opt.step()
         sched.step()
         if it % 25 == 0 or it == args.updates - 1:
-            print(
-                f"it {it:4d} nll/frame {loss.item() / x.size(1):.3f} "
-                f"acc {evaluate(model, held_out):.3f} lr {opt.param_groups[0]['lr']:.4f}"
-            )
+            print(f"it {it:4d} nll/frame {loss.item() / x.size(1):.3f} "
+                  f"acc {evaluate(model, held_out):.3f} lr {opt.param_groups[0]['lr']:.4f}")
 
 
 if __name__ == "__main__":

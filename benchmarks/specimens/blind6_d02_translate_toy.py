@@ -40,20 +40,20 @@ class Translator(nn.Module):
         self.src = nn.Embedding(c.vocab + 2, c.d_model)
         self.tgt = nn.Embedding(c.vocab + 2, c.d_model)
         self.pos = nn.Parameter(torch.randn(1, c.length + 1, c.d_model) * 0.1)
-        self.core = nn.Transformer(
-            c.d_model, c.heads, c.layers, c.layers, 96, dropout=0.0, batch_first=True, norm_first=True
-        )
+        self.core = nn.Transformer(c.d_model, c.heads, c.layers, c.layers, 96, dropout=0.0,
+                                   batch_first=True, norm_first=True)
         self.proj = nn.Linear(c.d_model, c.vocab + 2)
 
     def forward(self, s, t):
         mask = nn.Transformer.generate_square_subsequent_mask(t.size(1))
-        h = self.core(self.src(s) + self.pos[:, : s.size(1)], self.tgt(t) + self.pos[:, : t.size(1)], tgt_mask=mask)
+        h = self.core(self.src(s) + self.pos[:, :s.size(1)],
+                      self.tgt(t) + self.pos[:, :t.size(1)], tgt_mask=mask)
         return self.proj(h)
 
 
 def make_pairs(c, n, g, table):
     s = torch.randint(0, c.vocab, (n, c.length), generator=g)
-    t = table[s]  # word by word dictionary
+    t = table[s]                        # word by word dictionary
     bos = torch.full((n, 1), c.vocab)
     return s, torch.cat([bos, t], 1)
 
@@ -62,7 +62,6 @@ def inverse_sqrt(opt, warmup):
     def factor(step):
         step += 1
         return step / warmup if step < warmup else (warmup / step) ** 0.5
-
     return torch.optim.lr_scheduler.LambdaLR(opt, factor)
 
 

@@ -24,7 +24,7 @@ def build_graph():
     """Class of a node depends on the features of its neighbours, differently per relation."""
     x = torch.randn(NODES, FEAT)
     edges = []
-    mix = torch.randn(RELS, FEAT, FEAT) / FEAT**0.5
+    mix = torch.randn(RELS, FEAT, FEAT) / FEAT ** 0.5
     agg = torch.zeros(NODES, FEAT)
     for r in range(RELS):
         src = torch.randint(0, NODES, (NODES * 2,))
@@ -94,7 +94,5 @@ for epoch in range(180):
         net.eval()
         with torch.no_grad():
             p = net(x, edges).argmax(1)
-        print(
-            f"[{epoch:03d}] loss={loss.item():.4f} train={(p[tr] == y[tr]).float().mean():.3f} "
-            f"test={(p[te] == y[te]).float().mean():.3f}"
-        )
+        print(f"[{epoch:03d}] loss={loss.item():.4f} train={(p[tr] == y[tr]).float().mean():.3f} "
+              f"test={(p[te] == y[te]).float().mean():.3f}")

@@ -1,5 +1,4 @@
 """Fit a coordinate network to a 2-D signal."""
-
 import math
 import time
 import torch
@@ -24,11 +23,8 @@ SETTINGS = dict(width=96, depth=3, bands=6, steps=400, batch=512, lr=1.5e-4, dty
 
 def signal(xy):
     x, y = xy[:, 0], xy[:, 1]
-    return (
-        0.5 * torch.sin(3 * math.pi * x) * torch.cos(2 * math.pi * y)
-        + 0.3 * torch.exp(-8 * ((x - 0.3) ** 2 + (y + 0.2) ** 2))
-        + 0.2 * x * y
-    ).unsqueeze(1)
+    return (0.5 * torch.sin(3 * math.pi * x) * torch.cos(2 * math.pi * y)
+            + 0.3 * torch.exp(-8 * ((x - 0.3) ** 2 + (y + 0.2) ** 2)) + 0.2 * x * y).unsqueeze(1)
 
 
 class Fourier(nn.Module):

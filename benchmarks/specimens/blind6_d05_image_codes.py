@@ -1,5 +1,4 @@
 """Learn compact codes for image retrieval with pairwise similarity supervision."""
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -48,16 +47,9 @@ class RetrievalNet(nn.Module):
     def __init__(self, bits=24, sharpness=400.0):
         super().__init__()
         self.encoder = nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(32 * 9, 64),
-            nn.ReLU(),
-        )
+            nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(32 * 9, 64), nn.ReLU())
         self.coder = Coder(64, bits, sharpness)
 
     def forward(self, x):

@@ -30,10 +30,8 @@ class Sessions(Dataset):
         for _ in range(n):
             intent = rng.randrange(N_INTENTS)
             ln = rng.randint(6, 24)
-            ev = [
-                1 + (intent * 8 + rng.randrange(8) if rng.random() < 0.35 else rng.randrange(N_EVENTS))
-                for _ in range(ln)
-            ]
+            ev = [1 + (intent * 8 + rng.randrange(8) if rng.random() < 0.35 else rng.randrange(N_EVENTS))
+                  for _ in range(ln)]
             self.rows.append((torch.tensor(ev), intent))
 
     def __len__(self):
@@ -72,8 +70,7 @@ class Trainer:
         self.valid_dl = DataLoader(valid, 64, collate_fn=collate)
         self.opt = torch.optim.Adam(model.parameters(), lr=3e-3)
         self.sched = torch.optim.lr_scheduler.OneCycleLR(
-            self.opt, 3e-3, total_steps=epochs * len(self.train_dl), pct_start=0.1
-        )
+            self.opt, 3e-3, total_steps=epochs * len(self.train_dl), pct_start=0.1)
         self.crit = nn.CrossEntropyLoss()
 
     def fit(self):

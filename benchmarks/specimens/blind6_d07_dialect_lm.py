@@ -1,5 +1,4 @@
 """Small language model trained from a stream of text shards in short job slices."""
-
 import itertools
 import math
 import os
@@ -118,16 +117,8 @@ def job_slice():
         done += 1
         if done % 25 == 0:
             print(f"{done:4d} loss {loss.item():.3f}")
-    torch.save(
-        {
-            "model": model.state_dict(),
-            "opt": opt.state_dict(),
-            "sched": sched.state_dict(),
-            "done": done,
-            "rng": torch.get_rng_state(),
-        },
-        CKPT,
-    )
+    torch.save({"model": model.state_dict(), "opt": opt.state_dict(), "sched": sched.state_dict(),
+                "done": done, "rng": torch.get_rng_state()}, CKPT)
     model.eval()
     with torch.no_grad():
         v = [model.loss(sample_text(k, 64, seed=9000 + k)).item() for k in range(N_DIALECTS)]

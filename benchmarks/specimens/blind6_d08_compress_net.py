@@ -1,5 +1,4 @@
 """Train a large classifier, then compress it into a small one with soft targets on unlabelled images."""
-
 from types import SimpleNamespace
 import torch
 import torch.nn as nn
@@ -33,19 +32,9 @@ class Teacher(nn.Module):
     def __init__(self):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(1, 24, 3, padding=1),
-            nn.BatchNorm2d(24),
-            nn.ReLU(),
-            nn.Conv2d(24, 32, 3, stride=2, padding=1),
-            nn.BatchNorm2d(32),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Dropout(0.3),
-            nn.Linear(32 * 25, 64),
-            nn.BatchNorm1d(64),
-            nn.ReLU(),
-            nn.Dropout(0.3),
-        )
+            nn.Conv2d(1, 24, 3, padding=1), nn.BatchNorm2d(24), nn.ReLU(),
+            nn.Conv2d(24, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
+            nn.Flatten(), nn.Dropout(0.3), nn.Linear(32 * 25, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.3))
         self.head = nn.Linear(64, hp.classes)
 
     def forward(self, x):
@@ -54,9 +43,8 @@ class Teacher(nn.Module):
 
 class Student(nn.Sequential):
     def __init__(self):
-        super().__init__(
-            nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 25, hp.classes)
-        )
+        super().__init__(nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(),
+                         nn.Linear(8 * 25, hp.classes))
 
 
 def accuracy(net):
@@ -92,7 +80,7 @@ def distil(teacher):
         x, _ = draw(hp.batch)
         with torch.no_grad():
             soft = F.softmax(teacher(x) / hp.temp, dim=1)
-        loss = F.kl_div(F.log_softmax(student(x) / hp.temp, dim=1), soft, reduction="batchmean") * hp.temp**2
+        loss = F.kl_div(F.log_softmax(student(x) / hp.temp, dim=1), soft, reduction="batchmean") * hp.temp ** 2
         opt.zero_grad()
         loss.backward()
         opt.step()
@@ -104,6 +92,6 @@ def distil(teacher):
 
 torch.manual_seed(12)
 test_x, test_y = draw(600)
-by_class = test_y.argsort()  # stored folder by folder
+by_class = test_y.argsort()                # stored folder by folder
 test_x, test_y = test_x[by_class], test_y[by_class]
 distil(fit_teacher())

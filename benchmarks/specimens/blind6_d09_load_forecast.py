@@ -1,5 +1,4 @@
 """Two-phase training of a temporal convolution forecaster (clean windows, then noisy windows)."""
-
 import math
 from dataclasses import dataclass, field
 import torch
@@ -46,8 +45,8 @@ def windows(plan, noise):
     week = 0.5 * torch.sin(2 * math.pi * k / 56 + 2 * phase)
     amp = 0.6 + 0.8 * torch.rand(n, 1)
     s = amp * (day + week)
-    x = s[:, : plan.history] + noise * torch.randn(n, plan.history)
-    return x.unsqueeze(1), s[:, plan.history :]
+    x = s[:, :plan.history] + noise * torch.randn(n, plan.history)
+    return x.unsqueeze(1), s[:, plan.history:]
 
 
 class CausalBlock(nn.Module):
@@ -67,7 +66,7 @@ class TCN(nn.Module):
         super().__init__()
         c = plan.channels
         self.inp = nn.Conv1d(1, c, 1)
-        self.blocks = nn.Sequential(*[CausalBlock(c, 2**i) for i in range(4)])
+        self.blocks = nn.Sequential(*[CausalBlock(c, 2 ** i) for i in range(4)])
         self.out = nn.Linear(c, plan.horizon)
 
     def forward(self, x):

@@ -1,5 +1,4 @@
 """Rating prediction with factors plus a small MLP, two data-parallel workers."""
-
 import contextlib
 import os
 import torch
@@ -57,7 +56,7 @@ def worker(rank, world, port):
     torch.manual_seed(0)
     u, i, r = ratings()
     fit, held = slice(0, 18000), slice(18000, None)
-    mine = torch.nonzero(u[fit] % world == rank).squeeze(1)  # users are partitioned over workers
+    mine = torch.nonzero(u[fit] % world == rank).squeeze(1)      # users are partitioned over workers
     model = DDP(Recommender())
     opt = torch.optim.Adam(model.parameters(), lr=3e-2)
     sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, UPDATES)
@@ -68,7 +67,7 @@ def worker(rank, world, port):
         for micro in range(ACCUM):
             if at + MICRO > len(order):
                 order, at = mine[torch.randperm(len(mine), generator=g)], 0
-            idx = order[at : at + MICRO]
+            idx = order[at:at + MICRO]
             at += MICRO
             last = micro == ACCUM
             with contextlib.nullcontext() if last else model.no_sync():

@@ -1,5 +1,4 @@
 """CTC recogniser, utterance length grows over a curriculum."""
-
 import math
 import torch
 from torch import nn
@@ -40,9 +39,8 @@ class Speech:
 class Recogniser(nn.Module):
     def __init__(self, ch=48):
         super().__init__()
-        self.sub = nn.Sequential(
-            nn.Conv1d(FEAT, ch, 5, stride=2, padding=2), nn.GELU(), nn.Conv1d(ch, ch, 5, stride=2, padding=2), nn.GELU()
-        )
+        self.sub = nn.Sequential(nn.Conv1d(FEAT, ch, 5, stride=2, padding=2), nn.GELU(),
+                                 nn.Conv1d(ch, ch, 5, stride=2, padding=2), nn.GELU())
         self.rnn = nn.GRU(ch, ch, batch_first=True, bidirectional=True)
         self.out = nn.Linear(2 * ch, SYMBOLS + 1)
 
@@ -78,8 +76,7 @@ def main():
     opt = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=1e-3)
     total = sum(c[0] for c in CURRICULUM)
     sched = torch.optim.lr_scheduler.LambdaLR(
-        opt, lambda s: min(1, (s + 1) / 10) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * s / total)))
-    )
+        opt, lambda s: min(1, (s + 1) / 10) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * s / total))))
     step = 0
     for stage, (updates, frames, symbols) in enumerate(CURRICULUM):
         dev = data(32, frames, symbols)

@@ -1,5 +1,4 @@
 """Segment blobs with a small U-Net; the run is cut in two by the queue's time limit."""
-
 import math
 import os
 import torch
@@ -27,7 +26,7 @@ def fields(n, size=24):
     for _ in range(3):
         c = torch.rand(n, 2, 1, 1) * size
         r = 2 + 3 * torch.rand(n, 1, 1)
-        mask |= (yy - c[:, 0]) ** 2 + (xx - c[:, 1]) ** 2 < r**2
+        mask |= (yy - c[:, 0]) ** 2 + (xx - c[:, 1]) ** 2 < r ** 2
     m = mask.float().unsqueeze(1)
     return (m - 0.25 + 0.8 * torch.randn_like(m)) / 0.9, m
 
@@ -58,22 +57,14 @@ class Session:
         self.net = UNet()
         self.opt = torch.optim.Adam(self.net.parameters(), lr=peak)
         self.sched = torch.optim.lr_scheduler.LambdaLR(
-            self.opt, lambda s: 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1, s / total)))
-        )
+            self.opt, lambda s: (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1, s / total)))))
         self.step = 0
         if os.path.exists(path):
             self.restore()
 
     def save(self):
-        torch.save(
-            {
-                "net": self.net.state_dict(),
-                "opt": self.opt.state_dict(),
-                "sched": self.sched.state_dict(),
-                "step": self.step,
-            },
-            self.path,
-        )
+        torch.save({"net": self.net.state_dict(), "opt": self.opt.state_dict(),
+                    "sched": self.sched.state_dict(), "step": self.step}, self.path)
 
     def restore(self):
         ck = torch.load(self.path)

@@ -1,5 +1,4 @@
 """Advantage actor-critic on a vectorised corridor."""
-
 import torch
 from torch import nn
 from torch.distributions import Categorical
@@ -23,15 +22,8 @@ class Corridor:
         self.t = torch.zeros(n, dtype=torch.long)
 
     def obs(self):
-        o = torch.stack(
-            [
-                self.pos / (self.size - 1) * 2 - 1,
-                self.goal / (self.size - 1) * 2 - 1,
-                self.t / 10 - 1,
-                torch.randn(self.n),
-            ],
-            1,
-        )
+        o = torch.stack([self.pos / (self.size - 1) * 2 - 1, self.goal / (self.size - 1) * 2 - 1,
+                         self.t / 10 - 1, torch.randn(self.n)], 1)
         return o
 
     def step(self, a):
@@ -72,11 +64,7 @@ for u in range(UPDATES):
         d, v = agent(env.obs())
         a = d.sample()
         r, done = env.step(a)
-        logp.append(d.log_prob(a))
-        ent.append(d.entropy())
-        val.append(v)
-        rew.append(r)
-        dn.append(done)
+        logp.append(d.log_prob(a)); ent.append(d.entropy()); val.append(v); rew.append(r); dn.append(done)
     with torch.no_grad():
         ret = agent(env.obs())[1]
     rets = []
@@ -94,6 +82,4 @@ for u in range(UPDATES):
     sched.step()
     avg = 0.9 * avg + 0.1 * torch.stack(rew).mean().item()
     if (u + 1) % 25 == 0:
-        print(
-            f"update {u + 1} loss {loss.item():+.4f} reward/step {avg:.4f} entropy {torch.stack(ent).mean().item():.3f}"
-        )
+        print(f"update {u + 1} loss {loss.item():+.4f} reward/step {avg:.4f} entropy {torch.stack(ent).mean().item():.3f}")

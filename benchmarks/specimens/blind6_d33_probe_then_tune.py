@@ -1,5 +1,4 @@
 """Self-supervised denoising pretraining, a linear probe on the frozen encoder, then gentle full tuning."""
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -65,26 +64,13 @@ big = DataLoader(TensorDataset(X, Y), 64, shuffle=True, drop_last=True)
 small = DataLoader(TensorDataset(X[:2000], Y[:2000]), 32, shuffle=True, drop_last=True)
 enc, dec, head = Encoder(), nn.Linear(24, 30), nn.Linear(24, 4)
 
-stage(
-    "pretrain",
-    [enc, dec],
-    [{"params": [*enc.parameters(), *dec.parameters()]}],
-    big,
-    3,
-    3e-3,
-    lambda x, y: F.mse_loss(dec(enc(x * (torch.rand_like(x) > 0.2))), x),
-)
+stage("pretrain", [enc, dec], [{"params": [*enc.parameters(), *dec.parameters()]}], big, 3, 3e-3,
+      lambda x, y: F.mse_loss(dec(enc(x * (torch.rand_like(x) > 0.2))), x))
 enc.requires_grad_(False)
-stage("probe", [head], [{"params": head.parameters()}], small, 2, 2e-2, lambda x, y: F.cross_entropy(head(enc(x)), y))
+stage("probe", [head], [{"params": head.parameters()}], small, 2, 2e-2,
+      lambda x, y: F.cross_entropy(head(enc(x)), y))
 print(f"probe accuracy {test(enc, head):.3f}")
 enc.requires_grad_(True)
-stage(
-    "tune",
-    [enc, head],
-    [{"params": enc.parameters()}, {"params": head.parameters()}],
-    small,
-    3,
-    [3e-3, 5e-3],
-    lambda x, y: F.cross_entropy(head(enc(x)), y, label_smoothing=0.05),
-)
+stage("tune", [enc, head], [{"params": enc.parameters()}, {"params": head.parameters()}], small, 3, [3e-3, 5e-3],
+      lambda x, y: F.cross_entropy(head(enc(x)), y, label_smoothing=0.05))
 print(f"tuned accuracy {test(enc, head):.3f}")

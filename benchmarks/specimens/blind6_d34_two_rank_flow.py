@@ -1,5 +1,4 @@
 """Density estimation with affine couplings, two gloo workers, accumulation with no_sync."""
-
 import contextlib
 import os
 import torch

@@ -1,5 +1,4 @@
 """Tiny GPT, bf16 autocast, tied head, cosine with warm restarts, correct stop and resume, weight averaging."""
-
 import math
 import os
 import torch
@@ -66,19 +65,11 @@ class Run:
         self.step = 0
 
     def state(self):
-        return {
-            "m": self.model.state_dict(),
-            "o": self.opt.state_dict(),
-            "s": self.sched.state_dict(),
-            "a": self.avg,
-            "n": self.step,
-            "rng": torch.get_rng_state(),
-        }
+        return {"m": self.model.state_dict(), "o": self.opt.state_dict(), "s": self.sched.state_dict(),
+                "a": self.avg, "n": self.step, "rng": torch.get_rng_state()}
 
     def load(self, st):
-        self.model.load_state_dict(st["m"])
-        self.opt.load_state_dict(st["o"])
-        self.sched.load_state_dict(st["s"])
+        self.model.load_state_dict(st["m"]); self.opt.load_state_dict(st["o"]); self.sched.load_state_dict(st["s"])
         self.avg, self.step = st["a"], st["n"]
         torch.set_rng_state(st["rng"])
 

@@ -1,5 +1,4 @@
 """Click and basket-size prediction with sparse id embeddings and learned task weights."""
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -18,7 +17,7 @@ pu, qi = torch.randn(USERS, 3, generator=g), torch.randn(ITEMS, 3, generator=g)
 
 def events(n):
     u = torch.randint(0, USERS, (n,))
-    i = (torch.rand(n) ** 1.5 * ITEMS).long()  # popular items are seen more often
+    i = (torch.rand(n) ** 1.5 * ITEMS).long()          # popular items are seen more often
     s = (pu[u] * qi[i]).sum(1)
     click = (torch.rand(n) < torch.sigmoid(1.5 * s - 1.5)).float()
     size = torch.tanh(s) + 0.05 * torch.randn(n)
@@ -77,8 +76,6 @@ for step in range(STEPS):
         model.eval()
         with torch.no_grad():
             pc, ps = model(val[0], val[1])
-            print(
-                f"{step + 1} total {total.item():+.3f} click {l1.item():.3f} size {l2.item():.3f} "
-                f"val auc {auc(pc, val[2]):.3f} val mse {F.mse_loss(ps, val[3]).item():.3f}"
-            )
+            print(f"{step + 1} total {total.item():+.3f} click {l1.item():.3f} size {l2.item():.3f} "
+                  f"val auc {auc(pc, val[2]):.3f} val mse {F.mse_loss(ps, val[3]).item():.3f}")
         model.train()

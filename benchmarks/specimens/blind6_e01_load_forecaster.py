@@ -1,5 +1,4 @@
 """Recurrent forecaster of accumulated load, trained with a small callback framework."""
-
 from dataclasses import dataclass
 
 import torch

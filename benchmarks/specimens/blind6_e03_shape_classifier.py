@@ -66,9 +66,7 @@ def main():
     loader = DataLoader(train, CFG["micro_batch"], shuffle=True, drop_last=True)
     vloader = DataLoader(val, 200)
     model = SmallNet(CFG["classes"])
-    opt = torch.optim.SGD(
-        model.parameters(), lr=CFG["lr"], momentum=CFG["momentum"], weight_decay=CFG["weight_decay"], nesterov=True
-    )
+    opt = torch.optim.SGD(model.parameters(), lr=CFG["lr"], momentum=CFG["momentum"], weight_decay=CFG["weight_decay"], nesterov=True)
     updates = CFG["epochs"] * (len(loader) // CFG["accumulate"])
     sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, updates)
     opt.zero_grad()

@@ -1,5 +1,4 @@
 """Transformer encoder over event windows, trained by a fused-workspace Adam."""
-
 import torch
 from torch import nn
 
@@ -31,7 +30,7 @@ class Workspace:
         n = t.numel()
         if self.top + n > self.flat.numel():
             raise MemoryError("workspace exhausted")
-        out = self.flat[self.top : self.top + n].view_as(t)
+        out = self.flat[self.top:self.top + n].view_as(t)
         self.top += n
         return out
 

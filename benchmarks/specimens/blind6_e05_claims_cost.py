@@ -77,10 +77,8 @@ for epoch in range(8):
     net.eval()
     with torch.no_grad():
         pred = net(*test[:3])
-        print(
-            f"epoch {epoch} train {sum(history[-50:]) / 50:.4f} test {tweedie(pred, test[3]).item():.4f} "
-            f"mae {(pred - test[3]).abs().mean().item():.3f}"
-        )
+        print(f"epoch {epoch} train {sum(history[-50:]) / 50:.4f} test {tweedie(pred, test[3]).item():.4f} "
+              f"mae {(pred - test[3]).abs().mean().item():.3f}")
 
 # %%
 print("first / last:", history[0], history[-1])

@@ -41,14 +41,10 @@ def render(n, gen):
 class Detector(nn.Module):
     def __init__(self, w=16):
         super().__init__()
-
         def unit(i, o, s):
             return nn.Sequential(nn.Conv2d(i, o, 3, s, 1, bias=False), nn.BatchNorm2d(o), nn.LeakyReLU(0.1))
-
         self.backbone = nn.Sequential(unit(1, w, 1), unit(w, w, 2), unit(w, 2 * w, 3), unit(2 * w, 2 * w, 1))
-        self.objectness = nn.Sequential(
-            nn.Conv2d(2 * w, 2 * w, 1), nn.LeakyReLU(0.1), nn.Conv2d(2 * w, 1, 1), nn.Sigmoid()
-        )
+        self.objectness = nn.Sequential(nn.Conv2d(2 * w, 2 * w, 1), nn.LeakyReLU(0.1), nn.Conv2d(2 * w, 1, 1), nn.Sigmoid())
         self.geometry = nn.Sequential(nn.Conv2d(2 * w, 2 * w, 1), nn.LeakyReLU(0.1), nn.Conv2d(2 * w, 3, 1))
 
     def forward(self, x):

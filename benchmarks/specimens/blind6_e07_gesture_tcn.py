@@ -45,8 +45,7 @@ class TemporalBlock(nn.Module):
         super().__init__()
         pad = 2 * dilation
         self.net = nn.Sequential(
-            nn.Conv1d(cin, cout, 5, padding=pad, dilation=dilation), nn.BatchNorm1d(cout), nn.ReLU(), nn.Dropout(p)
-        )
+            nn.Conv1d(cin, cout, 5, padding=pad, dilation=dilation), nn.BatchNorm1d(cout), nn.ReLU(), nn.Dropout(p))
         self.proj = nn.Conv1d(cin, cout, 1) if cin != cout else nn.Identity()
 
     def forward(self, x):
@@ -59,11 +58,7 @@ def tcn(cfg):
         TemporalBlock(cfg["channels"], w, 1, cfg["p"]),
         TemporalBlock(w, w, 2, cfg["p"]),
         TemporalBlock(w, w, 4, cfg["p"]),
-        nn.AdaptiveAvgPool1d(4),
-        nn.Flatten(),
-        nn.Dropout(cfg["p"]),
-        nn.Linear(4 * w, cfg["classes"]),
-    )
+        nn.AdaptiveAvgPool1d(4), nn.Flatten(), nn.Dropout(cfg["p"]), nn.Linear(4 * w, cfg["classes"]))
 
 
 class Metrics:

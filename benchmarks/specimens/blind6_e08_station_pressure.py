@@ -1,5 +1,4 @@
 """Forecast the next hours of pressure for a fleet of weather stations."""
-
 import math
 import torch
 import torch.nn as nn

@@ -36,7 +36,7 @@ class KeywordCorpus:
         while True:
             order = rng.permutation(len(self.y))
             for s in range(0, len(order) - BATCH + 1, BATCH):
-                yield order[s : s + BATCH]
+                yield order[s:s + BATCH]
 
 
 class Prefetcher(threading.Thread):

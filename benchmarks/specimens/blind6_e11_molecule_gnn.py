@@ -41,7 +41,7 @@ def make_graphs(n, seed, nodes=12, feats=24):
     a = ((a + a.transpose(1, 2)) > 0).float()
     a = a * (1 - torch.eye(nodes)) + torch.eye(nodes)
     a = a / a.sum(-1, keepdim=True)
-    score = (a @ (x @ rule[:, None])).mean(1).squeeze(-1) / x.size(-1) ** 0.5 * nodes**0.5
+    score = (a @ (x @ rule[:, None])).mean(1).squeeze(-1) / x.size(-1) ** 0.5 * nodes ** 0.5
     p = torch.sigmoid(2.5 * score)
     return x, a, torch.bernoulli(p, generator=g)
 
@@ -62,9 +62,7 @@ class GraphNet(nn.Module):
         super().__init__()
         dims = [d_in] + [hidden] * layers
         self.convs = nn.ModuleList(MessagePassing(i, o, dropout) for i, o in zip(dims, dims[1:]))
-        self.readout = nn.Sequential(
-            nn.Dropout(dropout), nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 1)
-        )
+        self.readout = nn.Sequential(nn.Dropout(dropout), nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 1))
 
     def forward(self, x, a):
         for conv in self.convs:

@@ -1,5 +1,4 @@
 """Small causal transformer over a token file on disk (memory mapped)."""
-
 import os
 from pathlib import Path
 
@@ -42,7 +41,7 @@ def compact(path, keep=0.1):
     """Drop the oldest log lines so that the disk does not fill up."""
     toks = np.fromfile(path, np.uint16)
     with open(path, "wb") as f:
-        toks[-int(len(toks) * keep) :].tofile(f)
+        toks[-int(len(toks) * keep):].tofile(f)
     print(f"compacted {path} to {os.path.getsize(path)} bytes", flush=True)
 
 
@@ -80,7 +79,7 @@ class LM(nn.Module):
 
 def get_batch(data, n, rng):
     at = rng.integers(0, len(data) - BLOCK - 1, n)
-    w = torch.from_numpy(np.stack([data[i : i + BLOCK + 1] for i in at]).astype(np.int64))
+    w = torch.from_numpy(np.stack([data[i:i + BLOCK + 1] for i in at]).astype(np.int64))
     return w[:, :-1], w[:, 1:]
 
 

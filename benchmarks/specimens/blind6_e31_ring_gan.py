@@ -2,13 +2,8 @@ import torch
 from torch import nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind6-e31-ring-gan",
-    "title": "non-saturating GAN on a ring of Gaussians with R1 penalty, alternating steps, EMA generator",
-    "family": "gan",
-    "needs": "cpu",
-    "trap": "losses hover around ln 2 and 2 ln 2 or rise; the critic is frozen during the generator step; second-order gradients; beta1 0.5",
-}
+TRUTH = {"id": "blind6-e31-ring-gan", "title": "non-saturating GAN on a ring of Gaussians with R1 penalty, alternating steps, EMA generator", "family": "gan", "needs": "cpu",
+         "trap": "losses hover around ln 2 and 2 ln 2 or rise; the critic is frozen during the generator step; second-order gradients; beta1 0.5"}
 
 torch.manual_seed(6)
 Z = 8
@@ -19,13 +14,9 @@ def real(n):
     return torch.stack([a.cos(), a.sin()], 1) + 0.08 * torch.randn(n, 2)
 
 
-G = nn.Sequential(
-    nn.Linear(Z, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 2)
-)
+G = nn.Sequential(nn.Linear(Z, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 2))
 D = nn.Sequential(nn.Linear(2, 64), nn.LeakyReLU(0.2), nn.Linear(64, 64), nn.LeakyReLU(0.2), nn.Linear(64, 1))
-ema = torch.optim.swa_utils.AveragedModel(
-    G, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.96), use_buffers=True
-)
+ema = torch.optim.swa_utils.AveragedModel(G, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.96), use_buffers=True)
 og = torch.optim.Adam(G.parameters(), lr=4e-3, betas=(0.5, 0.9))
 od = torch.optim.Adam(D.parameters(), lr=5e-3, betas=(0.5, 0.9))
 

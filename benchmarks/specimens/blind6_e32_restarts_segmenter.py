@@ -3,13 +3,8 @@ import torch
 from torch import nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind6-e32-restarts-segmenter",
-    "title": "U-Net segmentation, cosine warm restarts ending with the run, Dice plus label-smoothed BCE, hand-made EMA",
-    "family": "cnn",
-    "needs": "cpu",
-    "trap": "lr jumps back up at restarts and the loss bumps; sigmoid inside the Dice part; loss floor above zero from smoothing; EMA copy never gets gradients",
-}
+TRUTH = {"id": "blind6-e32-restarts-segmenter", "title": "U-Net segmentation, cosine warm restarts ending with the run, Dice plus label-smoothed BCE, hand-made EMA", "family": "cnn",
+         "needs": "cpu", "trap": "lr jumps back up at restarts and the loss bumps; sigmoid inside the Dice part; loss floor above zero from smoothing; EMA copy never gets gradients"}
 
 
 class CFG:
@@ -99,6 +94,4 @@ while step < total:
         sched.step()
         blend(ema, net)
         step += 1
-    print(
-        f"step {step} lr {sched.get_last_lr()[0]:.2e} loss {loss.item():.3f} iou {iou(net, vx, vm):.3f} ema {iou(ema, vx, vm):.3f}"
-    )
+    print(f"step {step} lr {sched.get_last_lr()[0]:.2e} loss {loss.item():.3f} iou {iou(net, vx, vm):.3f} ema {iou(ema, vx, vm):.3f}")

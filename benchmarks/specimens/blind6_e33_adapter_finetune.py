@@ -2,13 +2,8 @@ import math
 import torch
 from torch import nn
 
-TRUTH = {
-    "id": "blind6-e33-adapter-finetune",
-    "title": "a sequence model is pretrained, frozen, and finetuned on a new task through low-rank adapters and a fresh head",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "most parameters are frozen; adapter B matrices start at zero, so A has zero gradient at the first step; two optimizers one after the other",
-}
+TRUTH = {"id": "blind6-e33-adapter-finetune", "title": "a sequence model is pretrained, frozen, and finetuned on a new task through low-rank adapters and a fresh head", "family": "other",
+         "needs": "cpu", "trap": "most parameters are frozen; adapter B matrices start at zero, so A has zero gradient at the first step; two optimizers one after the other"}
 
 
 class LoRALinear(nn.Module):
@@ -57,7 +52,6 @@ def task(classes, seed):
     def draw(n):
         y = torch.randint(0, classes, (n,))
         return proto[y] + 1.3 * torch.randn(n, 12, 8), y
-
     return draw
 
 

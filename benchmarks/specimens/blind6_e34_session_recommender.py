@@ -6,13 +6,9 @@ import torch
 from torch import nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind6-e34-session-recommender",
-    "title": "session recommender with sparse item embeddings (SparseAdam), dense tower (Adam), click and dwell tasks, padded sessions, prefetch thread that copies",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "two optimizers; sparse gradients; the padding row never moves; most embedding rows idle in a step; staging array is reused but cloned",
-}
+TRUTH = {"id": "blind6-e34-session-recommender", "title": "session recommender with sparse item embeddings (SparseAdam), dense tower (Adam), click and dwell tasks, padded sessions, prefetch thread that copies",
+         "family": "other", "needs": "cpu",
+         "trap": "two optimizers; sparse gradients; the padding row never moves; most embedding rows idle in a step; staging array is reused but cloned"}
 
 ITEMS, MAXLEN, B = 800, 10, 64
 rng = np.random.default_rng(0)
@@ -28,17 +24,12 @@ def feeder(out, stop):
         g = r.integers(0, 8, B)
         n = r.integers(3, MAXLEN + 1, B)
         for i in range(B):
-            stage[i, : n[i]] = r.choice(by_genre[g[i]], n[i])
+            stage[i, :n[i]] = r.choice(by_genre[g[i]], n[i])
         liked = r.random(B) < 0.5
         cand = np.array([r.choice(by_genre[g[i]]) if liked[i] else r.integers(1, ITEMS + 1) for i in range(B)])
         click = (genre[cand] == g).astype(np.float32)
         dwell = (0.2 * n + click * 1.5 + 0.1 * r.normal(size=B)).astype(np.float32)
-        item = (
-            torch.from_numpy(stage).clone(),
-            torch.from_numpy(cand),
-            torch.from_numpy(click),
-            torch.from_numpy(dwell),
-        )
+        item = (torch.from_numpy(stage).clone(), torch.from_numpy(cand), torch.from_numpy(click), torch.from_numpy(dwell))
         while not stop.is_set():
             try:
                 out.put(item, timeout=0.1)
@@ -69,10 +60,8 @@ def main():
     t = threading.Thread(target=feeder, args=(q, stop), daemon=True)
     t.start()
     net = Recommender()
-    opts = [
-        torch.optim.SparseAdam(net.items.parameters(), lr=2e-2),
-        torch.optim.Adam([p for n, p in net.named_parameters() if not n.startswith("items")], lr=3e-3),
-    ]
+    opts = [torch.optim.SparseAdam(net.items.parameters(), lr=2e-2),
+            torch.optim.Adam([p for n, p in net.named_parameters() if not n.startswith("items")], lr=3e-3)]
     avg = np.zeros(3)
     for step in range(500):
         sess, cand, click, dwell = q.get()

@@ -2,13 +2,8 @@ import torch
 from torch import nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind6-e35-two-view-contrastive",
-    "title": "CLIP-like two-tower contrastive model with learned temperature under bf16 autocast, accumulation over two chunks",
-    "family": "mlp",
-    "needs": "cpu",
-    "trap": "loss starts at ln(batch); temperature parameter with its own group and no decay; bf16 activations; two backwards per step, correctly divided",
-}
+TRUTH = {"id": "blind6-e35-two-view-contrastive", "title": "CLIP-like two-tower contrastive model with learned temperature under bf16 autocast, accumulation over two chunks", "family": "mlp",
+         "needs": "cpu", "trap": "loss starts at ln(batch); temperature parameter with its own group and no decay; bf16 activations; two backwards per step, correctly divided"}
 
 
 class Tower(nn.Module):
@@ -45,11 +40,9 @@ decay = [p for n, p in model.named_parameters() if p.ndim >= 2]
 rest = [p for n, p in model.named_parameters() if p.ndim < 2]
 opt = torch.optim.AdamW([{"params": decay, "weight_decay": 0.02}, {"params": rest, "weight_decay": 0.0}], lr=2e-3)
 STEPS, CHUNKS = 300, 2
-sched = torch.optim.lr_scheduler.SequentialLR(
-    opt,
-    [torch.optim.lr_scheduler.LinearLR(opt, 0.1, 1.0, 20), torch.optim.lr_scheduler.CosineAnnealingLR(opt, STEPS - 20)],
-    [20],
-)
+sched = torch.optim.lr_scheduler.SequentialLR(opt, [
+    torch.optim.lr_scheduler.LinearLR(opt, 0.1, 1.0, 20),
+    torch.optim.lr_scheduler.CosineAnnealingLR(opt, STEPS - 20)], [20])
 for step in range(STEPS):
     opt.zero_grad()
     seen = 0.0

@@ -2,13 +2,8 @@ import torch
 from torch import nn
 from torch.distributions import Categorical
 
-TRUTH = {
-    "id": "blind6-e36-corridor-actor-critic",
-    "title": "advantage actor-critic on a vectorised grid walk with entropy bonus that is annealed",
-    "family": "mlp",
-    "needs": "cpu",
-    "trap": "loss is noisy, changes sign and does not fall; returns detached; value and policy share a trunk; data correlated in time",
-}
+TRUTH = {"id": "blind6-e36-corridor-actor-critic", "title": "advantage actor-critic on a vectorised grid walk with entropy bonus that is annealed", "family": "mlp", "needs": "cpu",
+         "trap": "loss is noisy, changes sign and does not fall; returns detached; value and policy share a trunk; data correlated in time"}
 
 N, SIZE, HORIZON = 32, 7, 20
 
@@ -63,11 +58,7 @@ def main(updates=350, rollout=10, gamma=0.95):
             d, v = agent(env.obs())
             a = d.sample()
             r, done, won = env.step(a)
-            logp.append(d.log_prob(a))
-            val.append(v)
-            ent.append(d.entropy())
-            rew.append(r)
-            don.append(done)
+            logp.append(d.log_prob(a)); val.append(v); ent.append(d.entropy()); rew.append(r); don.append(done)
             wins += won.sum().item()
             ends += done.sum().item()
         with torch.no_grad():
@@ -87,9 +78,7 @@ def main(updates=350, rollout=10, gamma=0.95):
         opt.step()
         sched.step()
         if u % 35 == 34:
-            print(
-                f"update {u + 1} loss {loss.item():+.3f} entropy {ent.mean().item():.2f} success {wins / max(1, ends):.2f}"
-            )
+            print(f"update {u + 1} loss {loss.item():+.3f} entropy {ent.mean().item():.2f} success {wins / max(1, ends):.2f}")
             wins = ends = 0.0
 
 

@@ -1,5 +1,4 @@
 """Adapter finetuning of a small text classifier: pretrain on the source domain, then adapt to the target one."""
-
 import math
 from dataclasses import dataclass
 
@@ -145,9 +144,8 @@ def add_adapters(model):
 
 def main():
     torch.manual_seed(11)
-    base = Trainer(
-        Classifier(), PhaseConfig("pretrain", 240, 2e-3, 20), make_domain(4000, 0, 0), make_domain(500, 1, 0)
-    )
+    base = Trainer(Classifier(), PhaseConfig("pretrain", 240, 2e-3, 20),
+                   make_domain(4000, 0, 0), make_domain(500, 1, 0))
     base.fit()
     base.save("source_domain.pt")
 

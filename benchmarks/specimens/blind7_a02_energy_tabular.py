@@ -44,10 +44,8 @@ train_set = TensorDataset(x[:-600], y[:-600])
 x_val, y_val = x[-600:], y[-600:]
 
 net = nn.Sequential(
-    nn.Linear(14, args.hidden),
-    nn.SiLU(),
-    nn.Linear(args.hidden, args.hidden),
-    nn.SiLU(),
+    nn.Linear(14, args.hidden), nn.SiLU(),
+    nn.Linear(args.hidden, args.hidden), nn.SiLU(),
     nn.Linear(args.hidden, 1),
 )
 opt = torch.optim.SGD(net.parameters(), lr=args.lr, momentum=args.momentum)

@@ -1,5 +1,4 @@
 """Contrastive representation learning on small synthetic signals, with extra negatives that join after the first epochs."""
-
 import logging
 
 import torch

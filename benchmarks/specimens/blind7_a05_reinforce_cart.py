@@ -1,5 +1,4 @@
 """REINFORCE with a learned baseline on a vectorised point-mass environment."""
-
 import torch
 from torch import nn
 from torch.distributions import Categorical

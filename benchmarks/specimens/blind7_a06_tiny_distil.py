@@ -29,9 +29,7 @@ opt_t = torch.optim.Adam(teacher.parameters(), 1e-3)
 for i in range(150):
     x, y = sample(128)
     loss = F.cross_entropy(teacher(x), y)
-    opt_t.zero_grad()
-    loss.backward()
-    opt_t.step()
+    opt_t.zero_grad(); loss.backward(); opt_t.step()
 print("teacher loss", loss.item())
 teacher.eval().requires_grad_(False)
 
@@ -45,20 +43,12 @@ for i in range(300):
     out = student(x)
     kd = F.kl_div(F.log_softmax(out / T, -1), soft, reduction="batchmean") * T * T
     loss = 0.7 * kd + 0.3 * F.cross_entropy(out, y)
-    opt.zero_grad()
-    loss.backward()
-    opt.step()
-    sched.step()
+    opt.zero_grad(); loss.backward(); opt.step(); sched.step()
     if i % 30 == 0:
         print(i, f"{loss.item():.4f}")
 student.eval()
 with torch.no_grad():
     x, y = sample(4000)
-    print(
-        "student acc",
-        (student(x).argmax(1) == y).float().mean().item(),
-        "teacher acc",
-        (teacher(x).argmax(1) == y).float().mean().item(),
-        "|w|",
-        sum(p.pow(2).sum() for p in student.parameters()).sqrt().item(),
-    )
+    print("student acc", (student(x).argmax(1) == y).float().mean().item(),
+          "teacher acc", (teacher(x).argmax(1) == y).float().mean().item(),
+          "|w|", sum(p.pow(2).sum() for p in student.parameters()).sqrt().item())

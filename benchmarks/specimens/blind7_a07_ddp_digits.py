@@ -1,5 +1,4 @@
 """Data-parallel training of a small convnet on glyph images, two gloo ranks."""
-
 import os
 import socket
 

@@ -1,5 +1,4 @@
 """Minimal character GPT with a shared input/output embedding; compact checkpoints store the shared matrix once."""
-
 import math
 from dataclasses import dataclass
 
@@ -103,8 +102,8 @@ def corpus(n, vocab, seed):
 
 def batch(data, size, ctx):
     ix = torch.randint(0, len(data) - ctx - 1, (size,))
-    x = torch.stack([data[i : i + ctx] for i in ix])
-    y = torch.stack([data[i + 1 : i + ctx + 1] for i in ix])
+    x = torch.stack([data[i:i + ctx] for i in ix])
+    y = torch.stack([data[i + 1:i + ctx + 1] for i in ix])
     return x, y
 
 
@@ -142,8 +141,7 @@ if __name__ == "__main__":
     opt = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.05)
     steps, warm = 220, 20
     sched = torch.optim.lr_scheduler.LambdaLR(
-        opt, lambda s: (s + 1) / warm if s < warm else 0.55 + 0.45 * math.cos(math.pi * (s - warm) / (steps - warm))
-    )
+        opt, lambda s: (s + 1) / warm if s < warm else 0.55 + 0.45 * math.cos(math.pi * (s - warm) / (steps - warm)))
     for step in range(steps):
         _, loss = model(*batch(train, 24, c.ctx))
         opt.zero_grad(set_to_none=True)

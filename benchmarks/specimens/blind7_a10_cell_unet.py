@@ -1,5 +1,4 @@
 """Cell segmentation with a two-level U-Net and on-the-fly illumination augmentation."""
-
 import time
 
 import torch
@@ -40,7 +39,7 @@ class Cells(Dataset):
         out = torch.zeros(SIZE, SIZE)
         for i in range(SIZE):
             for j in range(0, SIZE, 2):
-                out[i, j : j + 2] = field[i : i + 5, j : j + 6].unfold(1, 5, 1).mean(dim=(0, 2))
+                out[i, j:j + 2] = field[i:i + 5, j:j + 6].unfold(1, 5, 1).mean(dim=(0, 2))
         return out
 
     def __getitem__(self, k):
@@ -52,14 +51,8 @@ class Cells(Dataset):
 
 
 def double(i, o):
-    return nn.Sequential(
-        nn.Conv2d(i, o, 3, padding=1),
-        nn.BatchNorm2d(o),
-        nn.ReLU(),
-        nn.Conv2d(o, o, 3, padding=1),
-        nn.BatchNorm2d(o),
-        nn.ReLU(),
-    )
+    return nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU(),
+                         nn.Conv2d(o, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU())
 
 
 class UNet(nn.Module):

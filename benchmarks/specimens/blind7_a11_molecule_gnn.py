@@ -59,7 +59,7 @@ class GNN(nn.Module):
         h = self.embed(x)
         for layer in self.layers:
             h = layer(h, adj)
-        return self.readout(h).sum(1).squeeze(-1) / NODES**0.5
+        return self.readout(h).sum(1).squeeze(-1) / NODES ** 0.5
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
 """VAE on noisy bar images, trained with an in-house Adam that keeps its moments in two flat buffers."""
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -29,8 +28,8 @@ class FlatAdam(torch.optim.Optimizer):
         exp_avg, exp_avg_sq = torch.empty(n), torch.empty(n)
         off = 0
         for p in group["params"]:
-            self.state[p]["exp_avg"] = exp_avg[off : off + p.numel()].view_as(p)
-            self.state[p]["exp_avg_sq"] = exp_avg_sq[off : off + p.numel()].view_as(p)
+            self.state[p]["exp_avg"] = exp_avg[off:off + p.numel()].view_as(p)
+            self.state[p]["exp_avg_sq"] = exp_avg_sq[off:off + p.numel()].view_as(p)
             off += p.numel()
 
     @torch.no_grad()
@@ -46,8 +45,8 @@ class FlatAdam(torch.optim.Optimizer):
                 m, v = self.state[p]["exp_avg"], self.state[p]["exp_avg_sq"]
                 m.mul_(b1).add_(p.grad, alpha=1 - b1)
                 v.mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
-                denom = (v / (1 - b2**self.t)).sqrt().add_(group["eps"])
-                p.addcdiv_(m / (1 - b1**self.t), denom, value=-group["lr"])
+                denom = (v / (1 - b2 ** self.t)).sqrt().add_(group["eps"])
+                p.addcdiv_(m / (1 - b1 ** self.t), denom, value=-group["lr"])
 
 
 class VAE(nn.Module):

@@ -1,5 +1,4 @@
 """GRU seq2seq with dot attention that learns to reverse short strings."""
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

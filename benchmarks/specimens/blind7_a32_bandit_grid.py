@@ -1,16 +1,10 @@
 """Actor-critic on a small wind-blown grid, one noisy batch of episodes per update."""
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind7-a32-bandit-grid",
-    "title": "healthy actor-critic on a windy grid with an entropy bonus that is annealed",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "policy loss is noisy around zero and negative at times; returns vary a lot from update to update",
-}
+TRUTH = {"id": "blind7-a32-bandit-grid", "title": "healthy actor-critic on a windy grid with an entropy bonus that is annealed", "family": "other",
+         "needs": "cpu", "trap": "policy loss is noisy around zero and negative at times; returns vary a lot from update to update"}
 
 SIDE, HORIZON, N = 5, 14, 48
 MOVES = torch.tensor([[0, 1], [0, -1], [1, 0], [-1, 0]])
@@ -61,11 +55,8 @@ def main():
             dist, v = net(s)
             a = dist.sample()
             s, r, alive = env.step(a)
-            logps.append(dist.log_prob(a))
-            values.append(v)
-            rewards.append(r)
-            ents.append(dist.entropy())
-            alives.append(alive.float())
+            logps.append(dist.log_prob(a)); values.append(v); rewards.append(r)
+            ents.append(dist.entropy()); alives.append(alive.float())
         ret, acc = [], torch.zeros(N)
         for r in reversed(rewards):
             acc = r + 0.97 * acc

@@ -1,18 +1,12 @@
 """Image/caption style contrastive alignment with a learned temperature and early stopping on retrieval."""
-
 import copy
 import math
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind7-a33-clip-pairs",
-    "title": "healthy CLIP-like two-tower training, learned temperature, early stopping",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "temperature is a lone scalar parameter whose gradient is unlike the others; the run stops before its last epoch",
-}
+TRUTH = {"id": "blind7-a33-clip-pairs", "title": "healthy CLIP-like two-tower training, learned temperature, early stopping", "family": "other",
+         "needs": "cpu", "trap": "temperature is a lone scalar parameter whose gradient is unlike the others; the run stops before its last epoch"}
 
 torch.manual_seed(1)
 LATENT = 12
@@ -21,9 +15,7 @@ proj_a, proj_b = torch.randn(LATENT, 40), torch.randn(LATENT, 25)
 
 def pairs(n):
     z = torch.randn(n, LATENT)
-    return torch.tanh(z @ proj_a / 3) + 0.45 * torch.randn(n, 40), torch.tanh(z @ proj_b / 3) + 0.45 * torch.randn(
-        n, 25
-    )
+    return torch.tanh(z @ proj_a / 3) + 0.45 * torch.randn(n, 40), torch.tanh(z @ proj_b / 3) + 0.45 * torch.randn(n, 25)
 
 
 class Tower(nn.Module):
@@ -60,7 +52,7 @@ for epoch in range(30):
     model.train()
     order = torch.randperm(6400)
     for i in range(0, 6400, 256):
-        idx = order[i : i + 256]
+        idx = order[i:i + 256]
         loss = contrastive(model(train[0][idx], train[1][idx]))
         opt.zero_grad()
         loss.backward()

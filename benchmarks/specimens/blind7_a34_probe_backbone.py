@@ -1,5 +1,4 @@
 """Transfer: a convolutional backbone trained on coarse labels is frozen and a head is trained for fine labels."""
-
 from dataclasses import dataclass
 
 import torch
@@ -7,13 +6,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-TRUTH = {
-    "id": "blind7-a34-probe-backbone",
-    "title": "healthy transfer with a frozen backbone kept in eval mode while the head trains",
-    "family": "cnn",
-    "needs": "cpu",
-    "trap": "most parameters have no gradient and never move in phase two; batch norm is in eval mode during backward on purpose",
-}
+TRUTH = {"id": "blind7-a34-probe-backbone", "title": "healthy transfer with a frozen backbone kept in eval mode while the head trains", "family": "cnn",
+         "needs": "cpu", "trap": "most parameters have no gradient and never move in phase two; batch norm is in eval mode during backward on purpose"}
 
 
 @dataclass
@@ -88,19 +82,5 @@ if __name__ == "__main__":
     x, fine, coarse = images(2400, 0)
     xv, fv, cv = images(500, 1)
     backbone = Backbone()
-    fit(
-        Net(backbone, 6, False),
-        DataLoader(TensorDataset(x, coarse), cfg.batch, shuffle=True),
-        (xv, cv),
-        cfg.pre_epochs,
-        cfg.lr,
-        "coarse",
-    )
-    fit(
-        Net(backbone, 12, True),
-        DataLoader(TensorDataset(x, fine), cfg.batch, shuffle=True),
-        (xv, fv),
-        cfg.head_epochs,
-        cfg.head_lr,
-        "fine",
-    )
+    fit(Net(backbone, 6, False), DataLoader(TensorDataset(x, coarse), cfg.batch, shuffle=True), (xv, cv), cfg.pre_epochs, cfg.lr, "coarse")
+    fit(Net(backbone, 12, True), DataLoader(TensorDataset(x, fine), cfg.batch, shuffle=True), (xv, fv), cfg.head_epochs, cfg.head_lr, "fine")

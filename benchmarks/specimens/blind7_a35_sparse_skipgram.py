@@ -2,13 +2,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind7-a35-sparse-skipgram",
-    "title": "healthy item2vec with sparse embedding gradients, SparseAdam plus Adam for the small tower",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "sparse gradients: most embedding rows get none in a step; two optimizers; one table starts at zero",
-}
+TRUTH = {"id": "blind7-a35-sparse-skipgram", "title": "healthy item2vec with sparse embedding gradients, SparseAdam plus Adam for the small tower", "family": "other",
+         "needs": "cpu", "trap": "sparse gradients: most embedding rows get none in a step; two optimizers; one table starts at zero"}
 
 torch.manual_seed(40)
 ITEMS, DIM, GENRES, NEG = 3000, 24, 30, 6
@@ -46,7 +41,7 @@ step = 0
 for epoch in range(2):
     order = torch.randperm(len(pos_a))
     for i in range(0, len(order), 256):
-        idx = order[i : i + 256]
+        idx = order[i:i + 256]
         a, b = pos_a[idx], pos_b[idx]
         cand = torch.cat([b[:, None], torch.randint(0, ITEMS, (len(a), NEG))], 1)
         logits = model.score(a, cand)

@@ -1,16 +1,10 @@
 """Multi-task transformer over padded event sequences, homoscedastic uncertainty weights, warm restarts, weight averaging."""
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind7-a36-multitask-uncertainty",
-    "title": "healthy multi-task transformer whose uncertainty-weighted loss goes below zero",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "total loss becomes negative; lr jumps back up at warm restarts; padded positions; averaged weights used for evaluation",
-}
+TRUTH = {"id": "blind7-a36-multitask-uncertainty", "title": "healthy multi-task transformer whose uncertainty-weighted loss goes below zero", "family": "other",
+         "needs": "cpu", "trap": "total loss becomes negative; lr jumps back up at warm restarts; padded positions; averaged weights used for evaluation"}
 
 KINDS, MAXLEN, DIM = 30, 14, 48
 
@@ -49,9 +43,7 @@ class Trainer:
         self.model, self.steps = model, steps
         self.opt = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
         self.sched = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(self.opt, T_0=60, eta_min=1e-5)
-        self.avg = torch.optim.swa_utils.AveragedModel(
-            model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.97)
-        )
+        self.avg = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.97))
 
     def losses(self, batch):
         ids, pad, spend, churn = batch
@@ -64,7 +56,7 @@ class Trainer:
         for step in range(self.steps):
             if at + 40 > n:
                 order, at = torch.randperm(n), 0
-            idx, at = order[at : at + 40], at + 40
+            idx, at = order[at:at + 40], at + 40
             self.model.train()
             parts = self.losses([d[idx] for d in data])
             loss = (torch.exp(-self.model.log_var) * parts + self.model.log_var).sum()
@@ -82,10 +74,8 @@ class Trainer:
         self.avg.eval()
         s, c = self.avg(valid[0], valid[1])
         acc = ((c > 0).float() == valid[3]).float().mean().item()
-        print(
-            f"step {step + 1} total {loss.item():.3f} parts {[round(v, 4) for v in parts.tolist()]} "
-            f"val mse {F.mse_loss(s, valid[2]).item():.4f} acc {acc:.3f}"
-        )
+        print(f"step {step + 1} total {loss.item():.3f} parts {[round(v, 4) for v in parts.tolist()]} "
+              f"val mse {F.mse_loss(s, valid[2]).item():.4f} acc {acc:.3f}")
 
 
 if __name__ == "__main__":

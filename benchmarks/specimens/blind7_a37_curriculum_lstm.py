@@ -2,13 +2,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind7-a37-curriculum-lstm",
-    "title": "healthy LSTM on a running count modulo three task with a length curriculum, accumulation and bf16 autocast",
-    "family": "lstm",
-    "needs": "cpu",
-    "trap": "loss can jump up when the curriculum makes sequences longer; tiny micro-batches; two backward passes per step",
-}
+TRUTH = {"id": "blind7-a37-curriculum-lstm", "title": "healthy LSTM on a running count modulo three task with a length curriculum, accumulation and bf16 autocast", "family": "lstm",
+         "needs": "cpu", "trap": "loss can jump up when the curriculum makes sequences longer; tiny micro-batches; two backward passes per step"}
 
 torch.manual_seed(17)
 STAGES = [(3, 120), (6, 90), (12, 90)]
@@ -20,7 +15,7 @@ class Counter(nn.Module):
         super().__init__()
         self.lstm = nn.LSTM(1, hidden, batch_first=True)
         with torch.no_grad():
-            self.lstm.bias_hh_l0[hidden : 2 * hidden].fill_(1.0)
+            self.lstm.bias_hh_l0[hidden:2 * hidden].fill_(1.0)
         self.out = nn.Linear(hidden, 3)
 
     def forward(self, x):

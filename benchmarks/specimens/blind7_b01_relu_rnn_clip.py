@@ -1,5 +1,4 @@
 """Long-horizon load forecaster: ReLU recurrence (identity start) trained with SGD."""
-
 TRUTH = {
     "id": "blind7-b01-relu-rnn-clip",
     "row": None,

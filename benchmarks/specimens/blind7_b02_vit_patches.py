@@ -108,8 +108,7 @@ def main():
     opt = torch.optim.AdamW(net.parameters(), lr=a.lr, weight_decay=0.05)
     warm = 20
     sched = torch.optim.lr_scheduler.LambdaLR(
-        opt, lambda s: min(1.0, (s + 1) / warm) * (1.0 if s < warm else 1 - 0.95 * (s - warm) / (a.iters - warm))
-    )
+        opt, lambda s: min(1.0, (s + 1) / warm) * (1.0 if s < warm else 1 - 0.95 * (s - warm) / (a.iters - warm)))
     vx, vy = render(256, torch.Generator().manual_seed(2))
     for it in range(a.iters):
         net.train()

@@ -1,5 +1,4 @@
 """Toy translation: reversed sequence through a substitution table, nn.Transformer."""
-
 TRUTH = {
     "id": "blind7-b03-translate-postnorm",
     "row": None,
@@ -18,18 +17,8 @@ import torch
 from torch import nn
 
 CFG = dict(
-    vocab=24,
-    d_model=64,
-    nhead=4,
-    enc=4,
-    dec=4,
-    ff=128,
-    seq=8,
-    batch=32,
-    steps=220,
-    peak_lr=4e-3,
-    betas=(0.9, 0.98),
-    eps=1e-9,
+    vocab=24, d_model=64, nhead=4, enc=4, dec=4, ff=128,
+    seq=8, batch=32, steps=220, peak_lr=4e-3, betas=(0.9, 0.98), eps=1e-9,
 )
 BOS = 0
 

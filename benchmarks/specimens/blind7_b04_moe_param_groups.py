@@ -104,9 +104,7 @@ def main():
     opt = torch.optim.AdamW(param_groups(model, 0.01), lr=4e-3, betas=(0.9, 0.95))
     steps, warm = 320, 20
     sched = torch.optim.lr_scheduler.LambdaLR(
-        opt,
-        lambda i: (i + 1) / warm if i < warm else 0.05 + 0.475 * (1 + math.cos(math.pi * (i - warm) / (steps - warm))),
-    )
+        opt, lambda i: (i + 1) / warm if i < warm else 0.05 + 0.475 * (1 + math.cos(math.pi * (i - warm) / (steps - warm))))
     for i in range(steps):
         s = sample(24, table, g)
         logits, aux = model(s[:, :-1])

@@ -49,7 +49,7 @@ class Blobs(Dataset):
         r = 3 + 5 * torch.rand(n, generator=g)
         a = torch.arange(32.0)
         d = (a.view(1, 32, 1) - c[:, 0].view(-1, 1, 1)) ** 2 + (a.view(1, 1, 32) - c[:, 1].view(-1, 1, 1)) ** 2
-        self.mask = (d < (r**2).view(-1, 1, 1)).float().unsqueeze(1)
+        self.mask = (d < (r ** 2).view(-1, 1, 1)).float().unsqueeze(1)
         self.img = self.mask * 1.2 - 0.3 + 0.6 * torch.randn(n, 1, 32, 32, generator=g)
 
     def __len__(self):

@@ -1,5 +1,4 @@
 """BERT-style masked token model with a tied output layer."""
-
 TRUTH = {
     "id": "blind7-b07-mlm-tied",
     "row": None,
@@ -28,9 +27,7 @@ class Encoder(nn.Module):
         self.pos = nn.Parameter(torch.zeros(1, SEQ, DIM))
         self.body = nn.TransformerEncoder(
             nn.TransformerEncoderLayer(DIM, 4, 192, dropout=0.0, batch_first=True, norm_first=True, activation="gelu"),
-            2,
-            enable_nested_tensor=False,
-        )
+            2, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(DIM)
         self.bias = nn.Parameter(torch.zeros(VOCAB))
         self.apply(self._init)
@@ -60,8 +57,7 @@ def main(steps=200, warm=20):
     model = Encoder()
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, betas=(0.9, 0.98))
     sched = torch.optim.lr_scheduler.LambdaLR(
-        opt, lambda s: (s + 1) / warm if s < warm else max(0.02, 1 - (s - warm) / (steps - warm))
-    )
+        opt, lambda s: (s + 1) / warm if s < warm else max(0.02, 1 - (s - warm) / (steps - warm)))
     for step in range(steps):
         ids = corpus(24, gen)
         hide = torch.rand(ids.shape, generator=gen) < 0.2

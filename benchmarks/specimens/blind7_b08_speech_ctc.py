@@ -38,12 +38,8 @@ class Utterances(IterableDataset):
 
 def collate(items):
     xs, ys = zip(*items)
-    return (
-        pad_sequence(xs, batch_first=True),
-        torch.tensor([len(x) for x in xs]),
-        torch.cat(ys),
-        torch.tensor([len(y) for y in ys]),
-    )
+    return (pad_sequence(xs, batch_first=True), torch.tensor([len(x) for x in xs]),
+            torch.cat(ys), torch.tensor([len(y) for y in ys]))
 
 
 class Acoustic(nn.Module):

@@ -19,7 +19,7 @@ torch.manual_seed(12)
 N_CLASS, N_FEAT, EMB = 20, 40, 16
 g = torch.Generator().manual_seed(13)
 centres = 1.5 * torch.randn(N_CLASS, 8, generator=g)
-mix = torch.randn(8, N_FEAT, generator=g) / 8**0.5
+mix = torch.randn(8, N_FEAT, generator=g) / 8 ** 0.5
 
 
 def draw(labels):
@@ -28,14 +28,8 @@ def draw(labels):
 
 
 net = nn.Sequential(
-    nn.Linear(N_FEAT, 96),
-    nn.BatchNorm1d(96),
-    nn.ReLU(),
-    nn.Dropout(0.3),
-    nn.Linear(96, 96),
-    nn.BatchNorm1d(96),
-    nn.ReLU(),
-    nn.Dropout(0.3),
+    nn.Linear(N_FEAT, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Dropout(0.3),
+    nn.Linear(96, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Dropout(0.3),
     nn.Linear(96, EMB),
 )
 proxies = nn.Parameter(torch.randn(N_CLASS, EMB))

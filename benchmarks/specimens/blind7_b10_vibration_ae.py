@@ -1,5 +1,4 @@
 """Denoising autoencoder for vibration windows of a test rig."""
-
 TRUTH = {
     "id": "blind7-b10-vibration-ae",
     "row": None,
@@ -26,9 +25,7 @@ def read_rig(n_windows, seed):
     rpm = 2 + 6 * torch.rand(n_windows, 1, generator=g)
     ph = 6.283 * torch.rand(n_windows, 2, generator=g)
     amp = 0.5 + torch.rand(n_windows, 2, generator=g)
-    volts = amp[:, :1] * torch.sin(6.283 * rpm * t + ph[:, :1]) + 0.4 * amp[:, 1:] * torch.sin(
-        12.566 * rpm * t + ph[:, 1:]
-    )
+    volts = amp[:, :1] * torch.sin(6.283 * rpm * t + ph[:, :1]) + 0.4 * amp[:, 1:] * torch.sin(12.566 * rpm * t + ph[:, 1:])
     volts = volts + 0.05 * torch.randn(n_windows, WIN, generator=g)
     tripped = torch.randperm(n_windows, generator=g)[:3]
     volts[tripped] = volts[tripped] * 400.0

@@ -71,7 +71,7 @@ def main():
         perm = torch.randperm(len(ids))
         hits = n = 0
         for k in range(0, len(perm) - bs + 1, bs):
-            b = perm[k : k + bs]
+            b = perm[k:k + bs]
             s, d = model(users[b], X[ids[b]])
             list_loss = F.cross_entropy(s, clicked[b])
             dwell_loss = F.smooth_l1_loss(d, dwell[b])

@@ -45,12 +45,9 @@ class Keywords(Dataset):
         base = np.array([200, 350, 550, 800, 1200])
         sweep = np.array([300, -100, 200, -400, 100])
         jit = rng.normal(0, 15, n)
-        self.wav = np.stack(
-            [
-                np.sin(2 * np.pi * ((base[c] + j) * t + sweep[c] * t**2)) + 0.5 * rng.normal(size=N)
-                for c, j in zip(self.y, jit)
-            ]
-        ).astype(np.float32)
+        self.wav = np.stack([
+            np.sin(2 * np.pi * ((base[c] + j) * t + sweep[c] * t ** 2)) + 0.5 * rng.normal(size=N)
+            for c, j in zip(self.y, jit)]).astype(np.float32)
 
     def __len__(self):
         return len(self.y)
@@ -61,7 +58,7 @@ class Keywords(Dataset):
         win = np.array([0.5 - 0.5 * math.cos(2 * math.pi * k / FFT) for k in range(FFT)], dtype=np.float32)
         frames = []
         for s in range(0, N - FFT, HOP):
-            spec = np.abs(np.fft.rfft(w[s : s + FFT] * win)) ** 2
+            spec = np.abs(np.fft.rfft(w[s:s + FFT] * win)) ** 2
             frames.append([math.log(1e-4 + float(np.dot(bank[m], spec))) for m in range(MELS)])
         f = np.array(frames, dtype=np.float32).T
         return torch.from_numpy((f - f.mean()) / (f.std() + 1e-5)).unsqueeze(0), int(self.y[i])
@@ -71,15 +68,8 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(1, 12, 3, padding=1),
-            nn.BatchNorm2d(12),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(12, 24, 3, padding=1),
-            nn.BatchNorm2d(24),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool2d(4),
-        )
+            nn.Conv2d(1, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(12, 24, 3, padding=1), nn.BatchNorm2d(24), nn.ReLU(), nn.AdaptiveAvgPool2d(4))
         self.fc = nn.Linear(24 * 16, 5)
 
     def forward(self, x):
@@ -102,9 +92,7 @@ def main():
             opt.step()
             ok += (out.argmax(1) == y).sum().item()
             n += len(y)
-        print(
-            f"epoch {epoch} loss {loss.item():.3f} acc {ok / n:.3f} {n * (epoch + 1) / (time.time() - t0):.0f} clips/s"
-        )
+        print(f"epoch {epoch} loss {loss.item():.3f} acc {ok / n:.3f} {n * (epoch + 1) / (time.time() - t0):.0f} clips/s")
 
 
 if __name__ == "__main__":

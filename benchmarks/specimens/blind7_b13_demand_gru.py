@@ -1,5 +1,4 @@
 """Probabilistic demand forecast, GRU with mean and variance heads."""
-
 TRUTH = {
     "id": "blind7-b13-demand-gru",
     "row": None,

@@ -38,13 +38,8 @@ class Coupling(nn.Module):
     def __init__(self, dim, hidden, flip):
         super().__init__()
         self.flip, self.half = flip, dim // 2
-        self.net = nn.Sequential(
-            nn.Linear(self.half, hidden),
-            nn.SiLU(),
-            nn.Linear(hidden, hidden),
-            nn.SiLU(),
-            nn.Linear(hidden, 2 * self.half),
-        )
+        self.net = nn.Sequential(nn.Linear(self.half, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU(),
+                                 nn.Linear(hidden, 2 * self.half))
         nn.init.zeros_(self.net[-1].weight)
         nn.init.zeros_(self.net[-1].bias)
 
@@ -68,7 +63,7 @@ class RealNVP(nn.Module):
         for l in self.layers:
             x, d = l(x)
             ld = ld + d
-        return -0.5 * (x**2).sum(-1) - 0.5 * x.size(-1) * math.log(2 * math.pi) + ld
+        return -0.5 * (x ** 2).sum(-1) - 0.5 * x.size(-1) * math.log(2 * math.pi) + ld
 
 
 def target_samples(n, dim, gen):
@@ -96,17 +91,8 @@ class Trainer:
         self.sched = torch.optim.lr_scheduler.CosineAnnealingLR(self.opt, self.cfg.total_steps, eta_min=1e-5)
 
     def save(self):
-        torch.save(
-            {
-                "model": self.model.state_dict(),
-                "ema": self.ema.state_dict(),
-                "opt": self.opt.state_dict(),
-                "sched": self.sched.state_dict(),
-                "step": self.step,
-                "gen": self.gen.get_state(),
-            },
-            self.cfg.ckpt,
-        )
+        torch.save({"model": self.model.state_dict(), "ema": self.ema.state_dict(), "opt": self.opt.state_dict(),
+                    "sched": self.sched.state_dict(), "step": self.step, "gen": self.gen.get_state()}, self.cfg.ckpt)
 
     def restore(self):
         s = torch.load(self.cfg.ckpt)

@@ -1,10 +1,5 @@
-TRUTH = {
-    "id": "blind7-b31-hinge-gan",
-    "title": "healthy hinge GAN on a ring of gaussians with an R1 penalty, TTUR and an EMA generator",
-    "family": "gan",
-    "needs": "cpu",
-    "trap": "losses do not fall, the generator loss may rise, betas (0, 0.9), double backward, two optimizers, fakes are detached for the critic",
-}
+TRUTH = {"id": "blind7-b31-hinge-gan", "title": "healthy hinge GAN on a ring of gaussians with an R1 penalty, TTUR and an EMA generator", "family": "gan", "needs": "cpu",
+         "trap": "losses do not fall, the generator loss may rise, betas (0, 0.9), double backward, two optimizers, fakes are detached for the critic"}
 import copy, math, torch
 import torch.nn as nn
 
@@ -39,14 +34,10 @@ for step in range(550):
     sx = D(x)
     pen = torch.autograd.grad(sx.sum(), x, create_graph=True)[0].pow(2).sum(1).mean()
     ld = torch.relu(1 - sx).mean() + 0.05 * pen + torch.relu(1 + D(fake.detach())).mean()
-    od.zero_grad()
-    ld.backward()
-    od.step()
+    od.zero_grad(); ld.backward(); od.step()
     D.requires_grad_(False)
     lg = -D(G(torch.randn(128, 8))).mean()
-    og.zero_grad()
-    lg.backward()
-    og.step()
+    og.zero_grad(); lg.backward(); og.step()
     D.requires_grad_(True)
     with torch.no_grad():
         for a, p in zip(G_avg.parameters(), G.parameters()):

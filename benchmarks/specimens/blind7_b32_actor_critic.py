@@ -1,10 +1,5 @@
-TRUTH = {
-    "id": "blind7-b32-actor-critic",
-    "title": "healthy advantage actor-critic on a vectorised corridor world",
-    "family": "mlp",
-    "needs": "cpu",
-    "trap": "noisy returns, policy loss around zero of either sign, entropy falls, advantage detached, value loss rises first",
-}
+TRUTH = {"id": "blind7-b32-actor-critic", "title": "healthy advantage actor-critic on a vectorised corridor world", "family": "mlp", "needs": "cpu",
+         "trap": "noisy returns, policy loss around zero of either sign, entropy falls, advantage detached, value loss rises first"}
 import argparse
 
 import torch
@@ -74,13 +69,8 @@ def main():
             d, v = agent(env.obs())
             act = d.sample()
             r, done, hit = env.step(act)
-            lp.append(d.log_prob(act))
-            vs.append(v)
-            rs.append(r)
-            ds.append(done.float())
-            ent.append(d.entropy())
-            wins += hit.sum().item()
-            ends += done.sum().item()
+            lp.append(d.log_prob(act)); vs.append(v); rs.append(r); ds.append(done.float()); ent.append(d.entropy())
+            wins += hit.sum().item(); ends += done.sum().item()
         with torch.no_grad():
             R = agent(env.obs())[1]
         rets = []
@@ -98,9 +88,7 @@ def main():
         opt.step()
         sched.step()
         if u % 30 == 29:
-            print(
-                f"update {u + 1} loss {loss.item():+.3f} solved {wins}/{ends} = {wins / max(ends, 1):.2f} mean len {30 * a.envs * a.horizon / max(ends, 1):.1f}"
-            )
+            print(f"update {u + 1} loss {loss.item():+.3f} solved {wins}/{ends} = {wins / max(ends, 1):.2f} mean len {30 * a.envs * a.horizon / max(ends, 1):.1f}")
             wins = ends = 0
 
 

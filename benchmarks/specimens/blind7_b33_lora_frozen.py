@@ -1,12 +1,6 @@
 """Adapter finetuning: a small pretrained classifier is moved to a rotated domain."""
-
-TRUTH = {
-    "id": "blind7-b33-lora-frozen",
-    "title": "healthy low-rank finetuning of a frozen pretrained backbone plus a new head",
-    "family": "mlp",
-    "needs": "cpu",
-    "trap": "most parameters have requires_grad False, one LoRA factor starts at zero so the other has zero gradient at step 0, second phase has a new optimizer",
-}
+TRUTH = {"id": "blind7-b33-lora-frozen", "title": "healthy low-rank finetuning of a frozen pretrained backbone plus a new head", "family": "mlp", "needs": "cpu",
+         "trap": "most parameters have requires_grad False, one LoRA factor starts at zero so the other has zero gradient at step 0, second phase has a new optimizer"}
 import torch
 from torch import nn
 import torch.nn.functional as F
@@ -27,7 +21,7 @@ class LoRALinear(nn.Module):
     def __init__(self, base, r=6):
         super().__init__()
         self.base = base.requires_grad_(False)
-        self.down = nn.Parameter(torch.randn(r, base.in_features) / base.in_features**0.5)
+        self.down = nn.Parameter(torch.randn(r, base.in_features) / base.in_features ** 0.5)
         self.up = nn.Parameter(torch.zeros(base.out_features, r))
 
     def forward(self, x):

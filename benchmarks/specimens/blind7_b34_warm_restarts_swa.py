@@ -1,10 +1,5 @@
-TRUTH = {
-    "id": "blind7-b34-warm-restarts-swa",
-    "title": "healthy conv classifier with three cosine cycles, snapshot averaging and label smoothing",
-    "family": "cnn",
-    "needs": "cpu",
-    "trap": "learning rate jumps up at restarts with a small loss bump; loss floor above zero because of label smoothing; bn statistics recomputed",
-}
+TRUTH = {"id": "blind7-b34-warm-restarts-swa", "title": "healthy conv classifier with three cosine cycles, snapshot averaging and label smoothing", "family": "cnn", "needs": "cpu",
+         "trap": "learning rate jumps up at restarts with a small loss bump; loss floor above zero because of label smoothing; bn statistics recomputed"}
 import torch
 import torch.nn as nn
 from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts
@@ -24,7 +19,7 @@ def make(n, seed):
     shapes[3] = torch.eye(7).flip(1)
     for i in range(n):
         r, c = off[i].tolist()
-        x[i, 0, r : r + 7, c : c + 7] += 1.5 * shapes[y[i]]
+        x[i, 0, r:r + 7, c:c + 7] += 1.5 * shapes[y[i]]
     return TensorDataset(x, y)
 
 
@@ -42,9 +37,7 @@ def accuracy(m, dl):
 
 torch.manual_seed(0)
 train, test = DataLoader(make(1600, 1), 32, shuffle=True, drop_last=True), DataLoader(make(400, 2), 100)
-model = nn.Sequential(
-    block(1, 12), nn.MaxPool2d(2), block(12, 24), nn.AdaptiveMaxPool2d(2), nn.Flatten(), nn.Linear(96, 4)
-)
+model = nn.Sequential(block(1, 12), nn.MaxPool2d(2), block(12, 24), nn.AdaptiveMaxPool2d(2), nn.Flatten(), nn.Linear(96, 4))
 opt = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9, weight_decay=5e-4)
 EPOCHS, CYCLE = 9, 3
 sched = CosineAnnealingWarmRestarts(opt, T_0=CYCLE * len(train), eta_min=1e-4)

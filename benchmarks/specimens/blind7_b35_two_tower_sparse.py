@@ -1,10 +1,5 @@
-TRUTH = {
-    "id": "blind7-b35-two-tower-sparse",
-    "title": "healthy two-tower retrieval with sparse embeddings, in-batch softmax and a learned temperature",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "sparse gradients, two optimizers, rows of the tables that are never touched in a step, a scalar temperature that drifts, no weight decay",
-}
+TRUTH = {"id": "blind7-b35-two-tower-sparse", "title": "healthy two-tower retrieval with sparse embeddings, in-batch softmax and a learned temperature", "family": "other", "needs": "cpu",
+         "trap": "sparse gradients, two optimizers, rows of the tables that are never touched in a step, a scalar temperature that drifts, no weight decay"}
 import math
 import torch
 from torch import nn
@@ -45,7 +40,6 @@ def interactions(gen):
         r = torch.randint(0, N_ITEM // 12, (n,), generator=gen)
         i = torch.stack([by[cu[a]][b] for a, b in zip(u.tolist(), r.tolist())])
         return u, i
-
     return draw, cu, ci
 
 
@@ -65,11 +59,9 @@ def main():
         logits = logits.masked_fill(same, -1e4)
         y = torch.arange(64)
         loss = 0.5 * (F.cross_entropy(logits, y) + F.cross_entropy(logits.T, y))
-        o1.zero_grad()
-        o2.zero_grad()
+        o1.zero_grad(); o2.zero_grad()
         loss.backward()
-        o1.step()
-        o2.step()
+        o1.step(); o2.step()
         if step % 50 == 49:
             with torch.no_grad():
                 top = m(torch.arange(N_USER), torch.arange(N_ITEM)).argmax(1)

@@ -1,10 +1,5 @@
-TRUTH = {
-    "id": "blind7-b36-multitask-uncertainty",
-    "title": "healthy multi-task model with learned task variances, normalised accumulation, bf16 autocast and an active clip",
-    "family": "mlp",
-    "needs": "cpu",
-    "trap": "total loss goes negative; gradients are clipped at many early steps; four backwards per optimizer step; bf16 activations",
-}
+TRUTH = {"id": "blind7-b36-multitask-uncertainty", "title": "healthy multi-task model with learned task variances, normalised accumulation, bf16 autocast and an active clip", "family": "mlp", "needs": "cpu",
+         "trap": "total loss goes negative; gradients are clipped at many early steps; four backwards per optimizer step; bf16 activations"}
 from dataclasses import dataclass
 
 import torch
@@ -46,15 +41,9 @@ class MultiTask(nn.Module):
         return {k: h(z).float() for k, h in self.heads.items()}
 
     def loss(self, out, d, n, c):
-        raw = {
-            "depth": F.mse_loss(out["depth"].squeeze(-1), d),
-            "normal": F.mse_loss(out["normal"].squeeze(-1), n),
-            "cls": F.cross_entropy(out["cls"], c),
-        }
-        tot = sum(
-            (0.5 if k != "cls" else 1.0) * torch.exp(-self.log_var[k]) * v + 0.5 * self.log_var[k]
-            for k, v in raw.items()
-        )
+        raw = {"depth": F.mse_loss(out["depth"].squeeze(-1), d), "normal": F.mse_loss(out["normal"].squeeze(-1), n),
+               "cls": F.cross_entropy(out["cls"], c)}
+        tot = sum((0.5 if k != "cls" else 1.0) * torch.exp(-self.log_var[k]) * v + 0.5 * self.log_var[k] for k, v in raw.items())
         return tot, raw
 
 
@@ -78,9 +67,7 @@ def main(a=Args()):
     m = MultiTask()
     opt = torch.optim.AdamW(m.parameters(), lr=a.lr, weight_decay=0.0)
     total = a.epochs * len(dl) // a.accum
-    sched = torch.optim.lr_scheduler.LambdaLR(
-        opt, lambda s: min((s + 1) / a.warmup, 1 - 0.98 * max(0, s - a.warmup) / (total - a.warmup))
-    )
+    sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda s: min((s + 1) / a.warmup, 1 - 0.98 * max(0, s - a.warmup) / (total - a.warmup)))
     for ep in range(a.epochs):
         for k, b in enumerate(dl):
             with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -93,11 +80,7 @@ def main(a=Args()):
                 sched.step()
                 opt.zero_grad()
         acc, rmse = validate(m, vl)
-        print(
-            f"epoch {ep} loss {loss.item():+.3f} "
-            + " ".join(f"{k}={v.item():.4f}" for k, v in raw.items())
-            + f" | val acc {acc:.3f} rmse {rmse:.4f}"
-        )
+        print(f"epoch {ep} loss {loss.item():+.3f} " + " ".join(f"{k}={v.item():.4f}" for k, v in raw.items()) + f" | val acc {acc:.3f} rmse {rmse:.4f}")
 
 
 if __name__ == "__main__":

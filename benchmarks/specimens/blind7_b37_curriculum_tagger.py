@@ -1,10 +1,5 @@
-TRUTH = {
-    "id": "blind7-b37-curriculum-tagger",
-    "title": "healthy sequence tagger with padding, a length curriculum, plateau scheduler and early stopping",
-    "family": "lstm",
-    "needs": "cpu",
-    "trap": "loss rises at each curriculum stage, batch shapes change, most positions of a batch may be padding, run ends before max_epochs",
-}
+TRUTH = {"id": "blind7-b37-curriculum-tagger", "title": "healthy sequence tagger with padding, a length curriculum, plateau scheduler and early stopping", "family": "lstm", "needs": "cpu",
+         "trap": "loss rises at each curriculum stage, batch shapes change, most positions of a batch may be padding, run ends before max_epochs"}
 import random
 
 import torch
@@ -50,12 +45,8 @@ def batchify(items, bs, rng):
     items = items[:]
     rng.shuffle(items)
     for k in range(0, len(items), bs):
-        xs, ys = zip(*items[k : k + bs])
-        yield (
-            pad_sequence(xs, batch_first=True),
-            pad_sequence(ys, batch_first=True, padding_value=-100),
-            torch.tensor([len(x) for x in xs]),
-        )
+        xs, ys = zip(*items[k:k + bs])
+        yield pad_sequence(xs, batch_first=True), pad_sequence(ys, batch_first=True, padding_value=-100), torch.tensor([len(x) for x in xs])
 
 
 class EarlyStop:

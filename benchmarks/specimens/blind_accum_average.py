@@ -27,18 +27,9 @@ class C:
 class VAE(nn.Module):
     def __init__(self, z):
         super().__init__()
-        self.enc = nn.Sequential(
-            nn.Conv2d(1, 12, 3, 2, 1),
-            nn.SiLU(),
-            nn.Conv2d(12, 24, 3, 2, 1),
-            nn.SiLU(),
-            nn.Flatten(),
-            nn.Linear(24 * 16, 2 * z),
-        )
+        self.enc = nn.Sequential(nn.Conv2d(1, 12, 3, 2, 1), nn.SiLU(), nn.Conv2d(12, 24, 3, 2, 1), nn.SiLU(), nn.Flatten(), nn.Linear(24 * 16, 2 * z))
         self.fc = nn.Linear(z, 24 * 16)
-        self.dec = nn.Sequential(
-            nn.SiLU(), nn.ConvTranspose2d(24, 12, 4, 2, 1), nn.SiLU(), nn.ConvTranspose2d(12, 1, 4, 2, 1)
-        )
+        self.dec = nn.Sequential(nn.SiLU(), nn.ConvTranspose2d(24, 12, 4, 2, 1), nn.SiLU(), nn.ConvTranspose2d(12, 1, 4, 2, 1))
 
     def forward(self, x):
         mu, lv = self.enc(x).float().chunk(2, 1)

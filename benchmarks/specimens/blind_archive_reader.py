@@ -1,5 +1,4 @@
 """Click-through model reading records from compressed archive blocks."""
-
 import json
 import random
 import time

@@ -1,5 +1,4 @@
 """Residual regressor with a hand-written data-parallel step: gradients travel in one flat bucket per block."""
-
 import os
 import socket
 import torch
@@ -63,7 +62,7 @@ class BucketReducer:
         flat /= self.world
         offset = 0
         for p in params:
-            p.grad.copy_(flat[offset : offset + p.numel()].view_as(p))
+            p.grad.copy_(flat[offset:offset + p.numel()].view_as(p))
             offset += p.numel()
 
     def __call__(self):

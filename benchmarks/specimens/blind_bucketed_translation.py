@@ -4,13 +4,8 @@ import torch.nn as nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-TRUTH = {
-    "id": "blind-bucketed-translation",
-    "title": "seq2seq transformer on length buckets with label smoothing and padding",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "batches are sorted by length inside (buckets shuffled), the loss has a smoothing floor, padding embeddings stay zero",
-}
+TRUTH = {"id": "blind-bucketed-translation", "title": "seq2seq transformer on length buckets with label smoothing and padding", "family": "other",
+           "needs": "cpu", "trap": "batches are sorted by length inside (buckets shuffled), the loss has a smoothing floor, padding embeddings stay zero"}
 
 PAD, BOS, EOS, V = 0, 1, 2, 24
 
@@ -40,7 +35,7 @@ class Buckets(Sampler):
         idx = list(range(len(self.lengths)))
         self.r.shuffle(idx)
         idx.sort(key=lambda i: self.lengths[i])
-        chunks = [idx[k : k + self.batch] for k in range(0, len(idx), self.batch)]
+        chunks = [idx[k:k + self.batch] for k in range(0, len(idx), self.batch)]
         self.r.shuffle(chunks)
         return iter(chunks)
 
@@ -64,14 +59,8 @@ class Translator(nn.Module):
     def forward(self, s, t):
         e = lambda z: self.emb(z) + self.pos[: z.shape[1]]
         causal = torch.triu(torch.ones(t.shape[1], t.shape[1], dtype=torch.bool), 1)
-        h = self.core(
-            e(s),
-            e(t),
-            tgt_mask=causal,
-            src_key_padding_mask=s == PAD,
-            memory_key_padding_mask=s == PAD,
-            tgt_key_padding_mask=t == PAD,
-        )
+        h = self.core(e(s), e(t), tgt_mask=causal, src_key_padding_mask=s == PAD,
+                      memory_key_padding_mask=s == PAD, tgt_key_padding_mask=t == PAD)
         return self.out(h)
 
 

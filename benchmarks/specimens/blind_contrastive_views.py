@@ -42,10 +42,7 @@ def main():
 
     model = Clip()
     opt = torch.optim.AdamW(
-        [
-            {"params": [p for n, p in model.named_parameters() if n != "logit_scale"], "weight_decay": 0.05},
-            {"params": [model.logit_scale], "weight_decay": 0.0},
-        ],
+        [{"params": [p for n, p in model.named_parameters() if n != "logit_scale"], "weight_decay": 0.05}, {"params": [model.logit_scale], "weight_decay": 0.0}],
         lr=2e-3,
     )
     total, warm = 300, 15

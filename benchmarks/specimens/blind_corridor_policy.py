@@ -1,16 +1,10 @@
 """REINFORCE with a learned baseline on a small corridor."""
-
 import torch
 import torch.nn as nn
 from torch.distributions import Categorical
 
-TRUTH = {
-    "id": "blind-corridor-policy",
-    "title": "policy gradient with baseline and entropy bonus",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "noisy loss of either sign that does not go down; the return is what improves",
-}
+TRUTH = {"id": "blind-corridor-policy", "title": "policy gradient with baseline and entropy bonus", "family": "other", "needs": "cpu",
+           "trap": "noisy loss of either sign that does not go down; the return is what improves"}
 
 N, MAX_T, ENVS, UPDATES = 7, 20, 24, 140
 
@@ -62,12 +56,9 @@ for update in range(UPDATES):
     for _ in range(MAX_T):
         d, v = net(o)
         a = d.sample()
-        logp.append(d.log_prob(a))
-        val.append(v)
-        ent.append(d.entropy())
+        logp.append(d.log_prob(a)); val.append(v); ent.append(d.entropy())
         o, r, alive = env.step(a)
-        rew.append(r)
-        mask.append(alive.float())
+        rew.append(r); mask.append(alive.float())
         if env.done.all():
             break
     ret, run = [], torch.zeros(ENVS)

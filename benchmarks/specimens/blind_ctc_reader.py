@@ -22,9 +22,7 @@ ALPHABET, T, FEAT = 12, 30, 8
 class LineReader(nn.Module):
     def __init__(self, hidden=48):
         super().__init__()
-        self.conv = nn.Sequential(
-            nn.Conv1d(FEAT, hidden, 5, padding=2), nn.ReLU(), nn.Conv1d(hidden, hidden, 3, padding=1), nn.ReLU()
-        )
+        self.conv = nn.Sequential(nn.Conv1d(FEAT, hidden, 5, padding=2), nn.ReLU(), nn.Conv1d(hidden, hidden, 3, padding=1), nn.ReLU())
         self.rnn = nn.GRU(hidden, hidden, batch_first=True, bidirectional=True)
         self.proj = nn.Linear(2 * hidden, ALPHABET + 1)
 
@@ -41,7 +39,7 @@ def render(batch, g, glyphs):
     frames = 0.3 * torch.randn(batch, T, FEAT, generator=g)
     for b in range(batch):
         for k in range(int(n[b])):
-            frames[b, 5 * k : 5 * k + 4] += glyphs[text[b, k]]
+            frames[b, 5 * k:5 * k + 4] += glyphs[text[b, k]]
     return frames, text, n
 
 

@@ -1,5 +1,4 @@
 """Two-rank DDP with gradient accumulation under no_sync; rank 0 alone logs and saves."""
-
 import contextlib
 import os
 import socket
@@ -10,13 +9,8 @@ import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-TRUTH = {
-    "id": "blind-ddp-accumulate-f",
-    "title": "DDP, accumulation of 4 with no_sync, rank 0 evaluates and saves",
-    "family": "mlp",
-    "needs": "cpu",
-    "trap": "three of four backwards do not reduce, the rank 0 does extra work at the end of an epoch",
-}
+TRUTH = {"id": "blind-ddp-accumulate-f", "title": "DDP, accumulation of 4 with no_sync, rank 0 evaluates and saves", "family": "mlp", "needs": "cpu",
+           "trap": "three of four backwards do not reduce, the rank 0 does extra work at the end of an epoch"}
 
 
 def data(n, seed):

@@ -1,5 +1,4 @@
 """Two-tower matching model, data parallel over two processes."""
-
 import os
 import socket
 import torch
@@ -71,10 +70,7 @@ class Trainer:
             if (s + 1) % 25 == 0:
                 dist.all_reduce(loss)
                 w = sum(p.detach().double().sum() for p in self.model.parameters()).item()
-                print(
-                    f"rank {self.rank} step {s + 1} mean loss {loss.item() / self.world:.4f} checksum {w:.6f}",
-                    flush=True,
-                )
+                print(f"rank {self.rank} step {s + 1} mean loss {loss.item() / self.world:.4f} checksum {w:.6f}", flush=True)
 
 
 def worker(rank, world, port):

@@ -4,13 +4,8 @@ import math
 import torch
 import torch.nn as nn
 
-TRUTH = {
-    "id": "blind-diffusion-points",
-    "title": "denoising diffusion of 2-D points with EMA under bf16 autocast",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "noisy loss with a high floor, bf16 activations, zero-initialised output layer, an averaged copy that gets no gradients",
-}
+TRUTH = {"id": "blind-diffusion-points", "title": "denoising diffusion of 2-D points with EMA under bf16 autocast", "family": "other", "needs": "cpu",
+           "trap": "noisy loss with a high floor, bf16 activations, zero-initialised output layer, an averaged copy that gets no gradients"}
 
 
 def moons(n):
@@ -27,9 +22,7 @@ class Eps(nn.Module):
         super().__init__()
         self.register_buffer("freq", 2.0 ** torch.arange(6))
         self.inp = nn.Linear(2 + 12, h)
-        self.mid = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(h), nn.Linear(h, 2 * h), nn.SiLU(), nn.Linear(2 * h, h)) for _ in range(3)
-        )
+        self.mid = nn.ModuleList(nn.Sequential(nn.LayerNorm(h), nn.Linear(h, 2 * h), nn.SiLU(), nn.Linear(2 * h, h)) for _ in range(3))
         self.out = nn.Linear(h, 2)
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
@@ -75,9 +68,7 @@ def main():
     net, diff = Eps(), Diffusion()
     avg = copy.deepcopy(net).requires_grad_(False).eval()
     opt = torch.optim.AdamW(net.parameters(), lr=a.lr, weight_decay=1e-4)
-    sched = torch.optim.lr_scheduler.LambdaLR(
-        opt, lambda s: min(1, (s + 1) / 25) * 0.5 * (1 + math.cos(math.pi * min(1, s / a.steps)))
-    )
+    sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda s: min(1, (s + 1) / 25) * 0.5 * (1 + math.cos(math.pi * min(1, s / a.steps))))
     smooth = None
     for s in range(a.steps):
         loss = diff.loss(net, moons(256))
@@ -94,9 +85,7 @@ def main():
         if (s + 1) % 50 == 0:
             print(f"{s + 1} loss {smooth:.4f}")
     x, ref = diff.sample(avg, 500), moons(500)
-    print(
-        f"distance of samples to the data {torch.cdist(x, ref).min(1).values.mean():.3f}, coverage {torch.cdist(ref, x).min(1).values.mean():.3f}"
-    )
+    print(f"distance of samples to the data {torch.cdist(x, ref).min(1).values.mean():.3f}, coverage {torch.cdist(ref, x).min(1).values.mean():.3f}")
 
 
 if __name__ == "__main__":

@@ -22,9 +22,7 @@ class MiniGPT(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(vocab, dim)
         self.pos = nn.Embedding(ctx, dim)
-        layer = nn.TransformerEncoderLayer(
-            dim, heads, 4 * dim, dropout=0.0, batch_first=True, norm_first=True, activation="gelu"
-        )
+        layer = nn.TransformerEncoderLayer(dim, heads, 4 * dim, dropout=0.0, batch_first=True, norm_first=True, activation="gelu")
         self.body = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(dim)
         self.lm_head = nn.Linear(dim, vocab, bias=False)
@@ -70,9 +68,7 @@ class Finetuner:
         self.model = model
         decay = [p for p in model.parameters() if p.dim() > 1]
         rest = [p for p in model.parameters() if p.dim() <= 1]
-        self.opt = torch.optim.AdamW(
-            [{"params": decay, "weight_decay": 0.01}, {"params": rest, "weight_decay": 0.0}], lr=lr
-        )
+        self.opt = torch.optim.AdamW([{"params": decay, "weight_decay": 0.01}, {"params": rest, "weight_decay": 0.0}], lr=lr)
 
     def fit(self, data, steps):
         if data.size > self.model.embed.num_embeddings:

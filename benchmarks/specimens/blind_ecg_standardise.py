@@ -1,5 +1,4 @@
 """1-D CNN on short ECG-like traces; every trace is standardised on its own in the collate function."""
-
 import math
 import torch
 import torch.nn as nn
@@ -28,9 +27,7 @@ class Traces(Dataset):
         freq = (1 + self.label.float() * 0.4).unsqueeze(1)
         phase = 6.28 * torch.rand(n, 1, generator=g)
         gain = 0.2 + 3 * torch.rand(n, 1, generator=g)
-        self.wave = gain * (torch.sin(freq * t + phase) + 0.4 * torch.randn(n, 96, generator=g)) + 5 * torch.randn(
-            n, 1, generator=g
-        )
+        self.wave = gain * (torch.sin(freq * t + phase) + 0.4 * torch.randn(n, 96, generator=g)) + 5 * torch.randn(n, 1, generator=g)
         for i in disconnected:
             self.wave[i] = 0.0
 
@@ -51,10 +48,7 @@ def standardise(batch):
 def make_model():
     def stage(i, o):
         return [nn.Conv1d(i, o, 7, padding=3), nn.GroupNorm(4, o), nn.SiLU(), nn.AvgPool1d(2)]
-
-    return nn.Sequential(
-        *stage(1, 16), *stage(16, 32), *stage(32, 32), nn.AdaptiveAvgPool1d(4), nn.Flatten(), nn.Linear(128, 4)
-    )
+    return nn.Sequential(*stage(1, 16), *stage(16, 32), *stage(32, 32), nn.AdaptiveAvgPool1d(4), nn.Flatten(), nn.Linear(128, 4))
 
 
 def accuracy(model, loader):

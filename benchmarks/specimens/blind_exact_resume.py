@@ -3,13 +3,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind-exact-resume",
-    "title": "interrupted sequence training that restores model, optimizer, schedule, order and random state",
-    "family": "lstm",
-    "needs": "cpu",
-    "trap": "a second set of objects appears in mid-run and is filled from a file; the job is split in the middle of an epoch",
-}
+TRUTH = {"id": "blind-exact-resume", "title": "interrupted sequence training that restores model, optimizer, schedule, order and random state",
+           "family": "lstm", "needs": "cpu", "trap": "a second set of objects appears in mid-run and is filled from a file; the job is split in the middle of an epoch"}
 
 PATH = "exact_resume.pt"
 SYM, L = 10, 12
@@ -33,7 +28,7 @@ class Order:
     def next(self):
         if self.at + self.batch > self.n:
             self.perm, self.at = torch.randperm(self.n, generator=self.g), 0
-        out = self.perm[self.at : self.at + self.batch]
+        out = self.perm[self.at:self.at + self.batch]
         self.at += self.batch
         return out
 
@@ -60,14 +55,8 @@ class Job:
         return self.out(self.rnn(self.emb(x))[0])
 
     def state(self):
-        return {
-            "net": self.net.state_dict(),
-            "opt": self.opt.state_dict(),
-            "sched": self.sched.state_dict(),
-            "order": self.order.state_dict(),
-            "step": self.step,
-            "rng": torch.get_rng_state(),
-        }
+        return {"net": self.net.state_dict(), "opt": self.opt.state_dict(), "sched": self.sched.state_dict(),
+                "order": self.order.state_dict(), "step": self.step, "rng": torch.get_rng_state()}
 
     def restore(self, s):
         self.net.load_state_dict(s["net"])

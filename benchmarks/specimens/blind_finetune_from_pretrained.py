@@ -34,15 +34,8 @@ class Net(nn.Module):
     def __init__(self, classes):
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(1, 16, 5, padding=2),
-            nn.GroupNorm(4, 16),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.GroupNorm(4, 32),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool2d(2),
-        )
+            nn.Conv2d(1, 16, 5, padding=2), nn.GroupNorm(4, 16), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1), nn.GroupNorm(4, 32), nn.ReLU(), nn.AdaptiveAvgPool2d(2))
         self.classifier = nn.Linear(128, classes)
 
     def forward(self, x):
@@ -86,9 +79,7 @@ class Run:
                 with torch.no_grad():
                     acc = (self.model(vx).argmax(1) == vy).float().mean().item()
                 self.model.train()
-                print(
-                    f"step {self.step:4d} lr {self.opt.param_groups[0]['lr']:.2e} loss {loss.item():.3f} acc {acc:.3f}"
-                )
+                print(f"step {self.step:4d} lr {self.opt.param_groups[0]['lr']:.2e} loss {loss.item():.3f} acc {acc:.3f}")
 
 
 if __name__ == "__main__":

@@ -22,17 +22,10 @@ class AudioNet(nn.Module):
     def __init__(self, classes=6):
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv1d(1, 8, 9, stride=2, padding=4),
-            nn.GroupNorm(2, 8),
-            nn.ReLU(),
-            nn.Conv1d(8, 8, 9, stride=2, padding=4),
-            nn.GroupNorm(2, 8),
-            nn.ReLU(),
-            nn.Conv1d(8, 12, 9, stride=2, padding=4),
-            nn.GroupNorm(2, 12),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool1d(1),
-            nn.Flatten(),
+            nn.Conv1d(1, 8, 9, stride=2, padding=4), nn.GroupNorm(2, 8), nn.ReLU(),
+            nn.Conv1d(8, 8, 9, stride=2, padding=4), nn.GroupNorm(2, 8), nn.ReLU(),
+            nn.Conv1d(8, 12, 9, stride=2, padding=4), nn.GroupNorm(2, 12), nn.ReLU(),
+            nn.AdaptiveAvgPool1d(1), nn.Flatten(),
         )
         self.head = nn.Linear(12, classes)
 

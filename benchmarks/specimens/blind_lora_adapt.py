@@ -1,16 +1,10 @@
 """Low-rank adaptation of a frozen encoder to a shifted task."""
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind-lora-adapt",
-    "title": "frozen encoder with low-rank adapters and a new head",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "most parameters are frozen, the adapters' B matrices start at zero so A gets no gradient in the first step",
-}
+TRUTH = {"id": "blind-lora-adapt", "title": "frozen encoder with low-rank adapters and a new head", "family": "other", "needs": "cpu",
+           "trap": "most parameters are frozen, the adapters' B matrices start at zero so A gets no gradient in the first step"}
 
 
 class LoRALinear(nn.Module):
@@ -19,7 +13,7 @@ class LoRALinear(nn.Module):
         self.base = base
         for p in self.base.parameters():
             p.requires_grad = False
-        self.A = nn.Parameter(torch.randn(rank, base.in_features) / base.in_features**0.5)
+        self.A = nn.Parameter(torch.randn(rank, base.in_features) / base.in_features ** 0.5)
         self.B = nn.Parameter(torch.zeros(base.out_features, rank))
         self.scale = alpha / rank
 

@@ -82,9 +82,7 @@ class Experiment:
             self.board.log(train=self.train_step(), probe=self.probe_loss())
             if (step + 1) % 20 == 0:
                 rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-                print(
-                    f"{step + 1:4d} train {self.board.mean('train'):.4f} probe {self.board.mean('probe'):.4f} rss {rss} MB"
-                )
+                print(f"{step + 1:4d} train {self.board.mean('train'):.4f} probe {self.board.mean('probe'):.4f} rss {rss} MB")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,11 @@
 """Momentum contrast with a negative queue and a learned temperature."""
-
 import copy
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind-momentum-contrast",
-    "title": "MoCo-like contrastive learning with queue and key encoder",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "the key encoder never gets gradients, its parameters move all the same; the loss rises at first while the queue fills",
-}
+TRUTH = {"id": "blind-momentum-contrast", "title": "MoCo-like contrastive learning with queue and key encoder", "family": "other", "needs": "cpu",
+           "trap": "the key encoder never gets gradients, its parameters move all the same; the loss rises at first while the queue fills"}
 
 
 class MoCo(nn.Module):
@@ -31,7 +25,7 @@ class MoCo(nn.Module):
     @torch.no_grad()
     def push(self, keys):
         i = int(self.ptr)
-        self.queue[i : i + len(keys)] = keys
+        self.queue[i:i + len(keys)] = keys
         self.ptr.fill_((i + len(keys)) % len(self.queue))
 
     def forward(self, a, b):
@@ -83,9 +77,7 @@ def main():
         model.momentum()
         model.push(k)
         if (s + 1) % 50 == 0:
-            print(
-                f"{s + 1} loss {loss.item():.3f} scale {model.logit_scale.exp().item():.2f} knn {knn(model, bank, test):.3f}"
-            )
+            print(f"{s + 1} loss {loss.item():.3f} scale {model.logit_scale.exp().item():.2f} knn {knn(model, bank, test):.3f}")
 
 
 main()

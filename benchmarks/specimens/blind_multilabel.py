@@ -73,6 +73,4 @@ for step in range(400):
         model.eval()
         with torch.no_grad():
             p = model(vx)
-        print(
-            f"step {step + 1} loss {loss.item():.4f} val {criterion(p, vy).item():.4f} f1 {f1((p > 0.5).float(), vy):.3f}"
-        )
+        print(f"step {step + 1} loss {loss.item():.4f} val {criterion(p, vy).item():.4f} f1 {f1((p > 0.5).float(), vy):.3f}")

@@ -29,10 +29,7 @@ class Reviews(Dataset):
         for _ in range(n):
             y = rng.randrange(TOPICS)
             length = rng.randint(5, 25)
-            toks = [
-                1 + y * 20 + rng.randrange(20) if rng.random() < 0.35 else 101 + rng.randrange(19)
-                for _ in range(length)
-            ]
+            toks = [1 + y * 20 + rng.randrange(20) if rng.random() < 0.35 else 101 + rng.randrange(19) for _ in range(length)]
             self.items.append((torch.tensor(toks), y))
 
     def __len__(self):

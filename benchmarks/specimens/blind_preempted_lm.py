@@ -1,5 +1,4 @@
 """Character model over a sharded corpus; the job is split into two allocations joined by a checkpoint."""
-
 import os
 import torch
 import torch.nn as nn
@@ -20,7 +19,7 @@ TRUTH = {
 }
 
 VOCAB, T, B = 60, 32, 16
-SHARDS, PER_SHARD = 12, 20  # 240 batches in all
+SHARDS, PER_SHARD = 12, 20          # 240 batches in all
 CKPT = "preempted_lm.pt"
 
 
@@ -46,7 +45,7 @@ class ShardReader:
             rows = torch.randperm(len(data), generator=g)
             for i in range(0, len(rows), B):
                 self.cursor += 1
-                yield data[rows[i : i + B]]
+                yield data[rows[i:i + B]]
 
 
 class TinyGPT(nn.Module):
@@ -54,9 +53,7 @@ class TinyGPT(nn.Module):
         super().__init__()
         self.tok = nn.Embedding(VOCAB, d)
         self.pos = nn.Embedding(T, d)
-        layer = nn.TransformerEncoderLayer(
-            d, 4, 4 * d, dropout=0.0, batch_first=True, norm_first=True, activation="gelu"
-        )
+        layer = nn.TransformerEncoderLayer(d, 4, 4 * d, dropout=0.0, batch_first=True, norm_first=True, activation="gelu")
         self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.ln = nn.LayerNorm(d)
         self.out = nn.Linear(d, VOCAB)
@@ -106,16 +103,8 @@ def allocation(shards, held, max_steps, stop_at):
             print(f"step {step} loss {loss.item():.3f} val {validate(model, held):.3f}")
         if step == stop_at:
             break
-    torch.save(
-        {
-            "model": model.state_dict(),
-            "opt": opt.state_dict(),
-            "sched": sched.state_dict(),
-            "step": step,
-            "cursor": reader.cursor,
-        },
-        CKPT,
-    )
+    torch.save({"model": model.state_dict(), "opt": opt.state_dict(), "sched": sched.state_dict(),
+                "step": step, "cursor": reader.cursor}, CKPT)
 
 
 def main():

@@ -18,9 +18,7 @@ TRUTH = {
     "crashes": False,
 }
 
-CONFIG = json.loads(
-    '{"vocab": 12, "emb": 24, "hidden": 64, "lr": 0.4, "momentum": 0.9, "micro": 8, "accum": 8, "updates": 90, "len": 6}'
-)
+CONFIG = json.loads('{"vocab": 12, "emb": 24, "hidden": 64, "lr": 0.4, "momentum": 0.9, "micro": 8, "accum": 8, "updates": 90, "len": 6}')
 
 
 class Encoder(nn.Module):

@@ -3,13 +3,8 @@ import torch
 from torch import nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind-ring-gan-f",
-    "title": "non-saturating GAN with R1 penalty on a ring",
-    "family": "gan",
-    "needs": "cpu",
-    "trap": "two optimizers, both losses hover, the generator's gradients pass through a discriminator that must not step",
-}
+TRUTH = {"id": "blind-ring-gan-f", "title": "non-saturating GAN with R1 penalty on a ring", "family": "gan", "needs": "cpu",
+           "trap": "two optimizers, both losses hover, the generator's gradients pass through a discriminator that must not step"}
 
 
 def real(n):

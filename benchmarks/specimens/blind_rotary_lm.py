@@ -109,11 +109,7 @@ if __name__ == "__main__":
     opt = torch.optim.AdamW(model.parameters(), lr=cfg.lr, betas=(0.9, 0.95), weight_decay=0.1)
     warm = 10
     sched = torch.optim.lr_scheduler.LambdaLR(
-        opt,
-        lambda s: (
-            (s + 1) / warm if s < warm else 0.1 + 0.45 * (1 + math.cos(math.pi * (s - warm) / (cfg.steps - warm)))
-        ),
-    )
+        opt, lambda s: (s + 1) / warm if s < warm else 0.1 + 0.45 * (1 + math.cos(math.pi * (s - warm) / (cfg.steps - warm))))
     for step in range(cfg.steps):
         t0 = time.perf_counter()
         x, y = sample(cfg, g)

@@ -38,7 +38,7 @@ class TokenFile:
 
     def batch(self):
         at = self.rng.integers(0, len(self.tokens) - T - 1, size=B)
-        seq = np.stack([self.tokens[i : i + T + 1] for i in at]).astype(np.int64)
+        seq = np.stack([self.tokens[i:i + T + 1] for i in at]).astype(np.int64)
         seq = torch.from_numpy(seq)
         return seq[:, :-1], seq[:, 1:]
 
@@ -62,7 +62,7 @@ def main():
     opt = torch.optim.Adam(model.parameters(), lr=5e-3)
     for step in range(300):
         if step and step % 100 == 0:
-            tokenise(60_000, seed=step)  # fresh data for the next phase
+            tokenise(60_000, seed=step)          # fresh data for the next phase
         x, y = source.batch()
         loss = F.cross_entropy(model(x).reshape(-1, VOCAB), y.reshape(-1))
         opt.zero_grad()

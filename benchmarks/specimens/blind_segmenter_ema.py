@@ -44,9 +44,9 @@ class UNet(nn.Module):
 
 def blobs(n, g, size=24):
     yy, xx = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
-    cx, cy = torch.rand(2, n, 1, 1, generator=g) * (size - 8) + 4
+    cx, cy = (torch.rand(2, n, 1, 1, generator=g) * (size - 8) + 4)
     r = torch.rand(n, 1, 1, generator=g) * 5 + 1.5
-    mask = (((xx - cx) ** 2 + (yy - cy) ** 2) < r**2).float().unsqueeze(1)
+    mask = (((xx - cx) ** 2 + (yy - cy) ** 2) < r ** 2).float().unsqueeze(1)
     gain = torch.rand(n, 1, 1, 1, generator=g) * 2 + 0.5
     img = gain * mask + 0.4 * torch.randn(n, 1, size, size, generator=g)
     return img, mask
@@ -69,10 +69,10 @@ def dice(logits, y):
 def validate(model, ema, images, masks):
     ema.eval()
     scores, losses = [], []
-    for i in range(len(images)):  # cases are scored one by one, as in the clinic
-        z = model(images[i : i + 1])
-        scores.append(dice(z, masks[i : i + 1]).mean())
-        losses.append(F.binary_cross_entropy_with_logits(z, masks[i : i + 1]))
+    for i in range(len(images)):          # cases are scored one by one, as in the clinic
+        z = model(images[i:i + 1])
+        scores.append(dice(z, masks[i:i + 1]).mean())
+        losses.append(F.binary_cross_entropy_with_logits(z, masks[i:i + 1]))
     return torch.stack(scores).mean().item(), torch.stack(losses).mean().item()
 
 
@@ -90,7 +90,7 @@ for ep in range(EPOCHS):
     order = torch.randperm(400)
     tot = 0.0
     for i in range(0, 400, BS):
-        idx = order[i : i + BS]
+        idx = order[i:i + BS]
         loss = F.binary_cross_entropy_with_logits(model(train_x[idx]), train_y[idx])
         optim.zero_grad()
         loss.backward()

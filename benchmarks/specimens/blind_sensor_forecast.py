@@ -28,7 +28,7 @@ class SensorWindows(Dataset):
 
     def __getitem__(self, i):
         s = 3 * i
-        return self.trace[s : s + self.window].unsqueeze(-1), self.trace[s + self.window]
+        return self.trace[s:s + self.window].unsqueeze(-1), self.trace[s + self.window]
 
 
 def record(length, seed, unit="V"):

@@ -19,9 +19,7 @@ def make(n, gen):
         k = int(torch.randint(2, 7, (1,), generator=gen))
         src[r, :k] = torch.randint(3, V, (k,), generator=gen)
         src[r, k] = EOS
-    tgt_in = torch.cat([torch.full((n, 1), BOS), src[:, :-1]], 1).masked_fill(
-        torch.cat([torch.zeros(n, 1).bool(), src[:, :-1] == EOS], 1), PAD
-    )
+    tgt_in = torch.cat([torch.full((n, 1), BOS), src[:, :-1]], 1).masked_fill(torch.cat([torch.zeros(n, 1).bool(), src[:, :-1] == EOS], 1), PAD)
     return src, tgt_in, src.clone()
 
 
@@ -39,14 +37,8 @@ class Copier(nn.Module):
     def forward(self, s, t):
         sp, tp = s == PAD, t == PAD
         k = self.emb.embedding_dim**0.5
-        h = self.tf(
-            self.emb(s) * k + self.pos,
-            self.emb(t) * k + self.pos,
-            tgt_mask=self.causal,
-            src_key_padding_mask=sp,
-            tgt_key_padding_mask=tp,
-            memory_key_padding_mask=sp,
-        )
+        h = self.tf(self.emb(s) * k + self.pos, self.emb(t) * k + self.pos, tgt_mask=self.causal,
+                    src_key_padding_mask=sp, tgt_key_padding_mask=tp, memory_key_padding_mask=sp)
         return self.out(h)
 
 

@@ -4,13 +4,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-TRUTH = {
-    "id": "blind-snapshot-cycles",
-    "title": "CNN with warm restarts, a snapshot ensemble and mixup",
-    "family": "cnn",
-    "needs": "cpu",
-    "trap": "the learning rate jumps up at every restart and the loss with it; mixup keeps the training loss far above zero",
-}
+TRUTH = {"id": "blind-snapshot-cycles", "title": "CNN with warm restarts, a snapshot ensemble and mixup", "family": "cnn", "needs": "cpu",
+           "trap": "the learning rate jumps up at every restart and the loss with it; mixup keeps the training loss far above zero"}
 
 PROTO = torch.randn(8, 3, 10, 10, generator=torch.Generator().manual_seed(0))
 
@@ -46,7 +41,7 @@ torch.manual_seed(0)
 train, test = DataLoader(make(1600, 1), 32, shuffle=True), make(500, 2)
 net = ConvNet()
 opt = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
-CYCLE = 2  # epochs per cycle
+CYCLE = 2                                    # epochs per cycle
 sched = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(opt, T_0=CYCLE * len(train))
 members = []
 for epoch in range(3 * CYCLE):

@@ -2,13 +2,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-TRUTH = {
-    "id": "blind-sparse-recommender",
-    "title": "BPR recommender with sparse embeddings and two optimizers",
-    "family": "other",
-    "needs": "cpu",
-    "trap": "sparse gradients, most rows untouched in a step, SparseAdam beside AdamW",
-}
+TRUTH = {"id": "blind-sparse-recommender", "title": "BPR recommender with sparse embeddings and two optimizers", "family": "other", "needs": "cpu",
+           "trap": "sparse gradients, most rows untouched in a step, SparseAdam beside AdamW"}
 
 USERS, ITEMS, D = 800, 1200, 16
 
@@ -57,7 +52,7 @@ if __name__ == "__main__":
     for epoch in range(2):
         order = torch.randperm(len(u))
         for b in range(0, len(u), batch):
-            i = order[b : b + batch]
+            i = order[b:b + batch]
             loss = model(u[i], p[i], n[i])
             sparse.zero_grad()
             dense.zero_grad()

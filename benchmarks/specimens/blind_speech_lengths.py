@@ -37,15 +37,15 @@ def corpus(n=960, dim=12, classes=5, seed=0):
 
 
 def partition(items, rank, world):
-    items = sorted(items, key=lambda it: len(it[0]))  # little padding within a batch
+    items = sorted(items, key=lambda it: len(it[0]))     # little padding within a batch
     share = len(items) // world
-    return items[rank * share : (rank + 1) * share]
+    return items[rank * share:(rank + 1) * share]
 
 
 def batches(items, size, g):
     starts = torch.arange(0, len(items) - size + 1, size)
     for s in starts[torch.randperm(len(starts), generator=g)].tolist():
-        chunk = items[s : s + size]
+        chunk = items[s:s + size]
         x = pad_sequence([c[0] for c in chunk], batch_first=True)
         n = torch.tensor([len(c[0]) for c in chunk])
         yield x, n, torch.tensor([c[1] for c in chunk])
@@ -83,10 +83,7 @@ def work(rank, world, port, args):
             loss.backward()
             opt.step()
             tot, k = tot + loss.item(), k + 1
-        print(
-            f"rank {rank} epoch {epoch} loss {tot / k:.3f} forward {busy:.2f}s of {time.perf_counter() - start:.2f}s",
-            flush=True,
-        )
+        print(f"rank {rank} epoch {epoch} loss {tot / k:.3f} forward {busy:.2f}s of {time.perf_counter() - start:.2f}s", flush=True)
     dist.destroy_process_group()
 
 

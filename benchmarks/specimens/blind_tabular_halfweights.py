@@ -22,8 +22,7 @@ class ResidualMLP(nn.Module):
         super().__init__()
         self.inp = nn.Linear(n_in, width)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
-            for _ in range(depth)
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width)) for _ in range(depth)
         )
         self.out = nn.Linear(width, n_out)
 
@@ -65,9 +64,7 @@ def train(device="cpu", precision=torch.bfloat16, steps=400):
             net.eval()
             with torch.no_grad():
                 v = net(vx.to(precision)).float()
-                print(
-                    f"step {step} train {loss.item():.4f} val {F.cross_entropy(v, vy).item():.4f} acc {(v.argmax(1) == vy).float().mean():.3f}"
-                )
+                print(f"step {step} train {loss.item():.4f} val {F.cross_entropy(v, vy).item():.4f} acc {(v.argmax(1) == vy).float().mean():.3f}")
             net.train()
 
 

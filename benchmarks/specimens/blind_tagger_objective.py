@@ -1,5 +1,4 @@
 """Multi-label tagging of short token sequences with a small attention encoder."""
-
 import argparse
 import torch
 from torch import nn

@@ -1,5 +1,4 @@
 """Regression of a smooth field; the run is split in two parts that share a checkpoint file."""
-
 import os
 from dataclasses import asdict, dataclass
 import torch
@@ -49,17 +48,8 @@ def field(xy):
 
 
 def save(c, model, opt, sched, step, gen):
-    torch.save(
-        {
-            "cfg": asdict(c),
-            "model": model.state_dict(),
-            "optimizer": opt.state_dict(),
-            "sched": sched.state_dict(),
-            "step": step,
-            "gen": gen.get_state(),
-        },
-        c.path,
-    )
+    torch.save({"cfg": asdict(c), "model": model.state_dict(), "optimizer": opt.state_dict(),
+                "sched": sched.state_dict(), "step": step, "gen": gen.get_state()}, c.path)
 
 
 def load(c, model, opt, sched, gen):

@@ -57,9 +57,7 @@ for epoch in range(18):
     net.eval()
     with torch.no_grad():
         v, parts = crit(net(val.tensors[0]), val.tensors[1:])
-    print(
-        f"epoch {epoch} val {v:.4f} parts {[round(p, 3) for p in parts.tolist()]} logvar {[round(p, 2) for p in crit.logvar.tolist()]}"
-    )
+    print(f"epoch {epoch} val {v:.4f} parts {[round(p, 3) for p in parts.tolist()]} logvar {[round(p, 2) for p in crit.logvar.tolist()]}")
     if v < best - 0.01:
         best, bad = v.item(), 0
     else:

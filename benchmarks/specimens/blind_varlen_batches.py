@@ -28,10 +28,7 @@ class Events(Dataset):
         for _ in range(n):
             c = rng.randrange(classes)
             length = rng.randint(6, 24)
-            seq = [
-                1 + c * 5 + rng.randrange(5) if rng.random() < 0.5 else 1 + rng.randrange(classes * 5)
-                for _ in range(length)
-            ]
+            seq = [1 + c * 5 + rng.randrange(5) if rng.random() < 0.5 else 1 + rng.randrange(classes * 5) for _ in range(length)]
             self.items.append((torch.tensor(seq), c))
 
     def __len__(self):

@@ -1,5 +1,4 @@
 """Next-item language model whose vocabulary is extended before training."""
-
 import math
 import os
 from dataclasses import dataclass
@@ -96,7 +95,7 @@ def get_lr(it, total, peak, warm):
 def export(model, path):
     state = model.state_dict()
     if model.config.tie_embeddings:
-        state.pop("lm_head.weight")  # shared with wte
+        state.pop("lm_head.weight")              # shared with wte
     torch.save({"config": vars(model.config), "state": state}, path)
 
 
