@@ -98,6 +98,9 @@ class BlocksProbe(Probe):
         if not self._root_watchers and self.session.models:
             self._choose(every=self._deep)
 
+    def loss_broken(self, loss: torch.Tensor) -> None:
+        self._lookout.broken(loss)
+
     def _choose(self, *, every: bool) -> None:
         """Decides which modules are blocks; roots stay hooked, since their calls also begin steps."""
         self._forget()
@@ -232,7 +235,7 @@ class BlocksProbe(Probe):
             "dtype": str(output.dtype).removeprefix("torch."), "phase": "forward",
             "inputs_finite": True if output.follows else None, "micro": micro,
         }  # fmt: skip
-        if self._lookout.looks_inside:
+        if output.inside:
             fields["inside"] = True
         self.session.fact("activation", fields, step=step, always=True)
         value = math.nan if nan else math.inf

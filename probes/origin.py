@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from brickprof.bricks import Brick
-from brickprof.capture import breaking, graph, hub
+from brickprof.capture import breaking, graph, hub, unseen
 from brickprof.capture.breaking import Look
 from brickprof.capture.places import Places
 from brickprof.capture.probe import Probe
@@ -24,6 +24,7 @@ from brickprof.capture.session import Session
 from brickprof.capture.sights import OnHost, Question, Saved, Sight
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.tensors import on_host
+from brickprof.capture.unseen import Made, Unseen
 
 _MOST = 4
 _APART = 10
@@ -128,8 +129,9 @@ class OriginProbe(Probe):
     # -- what it was
 
     def _find(self, root: Any, nodes: list[graph.Node], sight: Sight) -> dict[str, Any]:
+        finite: set[Made] = set()
         for node in nodes:
-            found = self._of(node, sight)
+            found = self._of(node, sight, finite)
             if found is not None:
                 where = self._where(root, nodes, found) if found.function is not None else {}
                 return {"op": node.name, "depth": node.depth, "nodes": len(nodes)} | found.fields | where
@@ -139,31 +141,63 @@ class OriginProbe(Probe):
                 return {"op": node.name, "depth": node.depth, "nodes": len(nodes)} | fields
         return {"op": type(root).__name__, "kind": "unknown", "inputs": [], "depth": 0, "nodes": len(nodes)}
 
-    def _of(self, node: graph.Node, sight: Sight) -> _Found | None:
-        """What ``node`` did wrong, or what it was given that was wrong already."""
+    def _of(self, node: graph.Node, sight: Sight, finite: set[Made]) -> _Found | None:
+        """What ``node`` did wrong, or what it was given that was wrong already; what has been seen to be ``finite``
+        before, this one included."""
         saved = sight.of(node)
+        finite.update((each.maker, each.output) for each in saved if each.look["finite"])
         inputs = [each for each in saved if not breaking.is_result(each.look["name"])]
         inputs = [each for each in inputs if not breaking.masks(node, each.look) or each.look["finite"]]
         spoilt = next((each for each in inputs if not each.look["finite"]), None)
         if spoilt is not None:
-            return self._given(spoilt, sight)
+            return self._given(spoilt, sight, finite)
         looks = [each.look for each in inputs]
         results = [each.look for each in saved if breaking.is_result(each.look["name"])]
-        kind = breaking.mistake(node, looks, results)
-        return None if kind is None else _Found({"kind": kind, "inputs": looks or results}, node.function)
+        kind = breaking.mistake(node, looks)
+        if kind is not None:
+            return _Found({"kind": kind, "inputs": looks}, node.function)
+        return (
+            self._by_result(node, looks, results, sight, finite)
+            if any(not each["finite"] for each in results)
+            else None
+        )
 
-    def _given(self, spoilt: Saved, sight: Sight) -> _Found:
+    def _by_result(
+        self, node: graph.Node, looks: list[Look], results: list[Look], sight: Sight, finite: set[Made]
+    ) -> _Found:
+        """What is not finite came out of ``node``: if it did not go into it."""
+        kind = breaking.mishap(node, results)
+        before = self._unseen(unseen.behind(node.function, finite), sight, results)
+        if before is None and breaking.needs_infinity(kind):
+            product = unseen.product(node.function, finite)
+            if product is not None:
+                fields = {"op": type(product).__name__, "kind": "overflow", "made_in": graph.dtype(product)}
+                before = _Found({**fields, "inputs": results}, product)
+        return before or _Found({"kind": kind, "inputs": looks or results}, node.function)
+
+    def _given(self, spoilt: Saved, sight: Sight, finite: set[Made]) -> _Found:
         maker, look = spoilt.maker, spoilt.look
         if maker is None:
             return _Found(
                 self._weights(spoilt.leaf, look) if spoilt.leaf is not None else _handed(look, sight, self._whole())
             )
-        leaf = self._of_leaf(graph.source(maker), sight)
-        if leaf is not None:
-            return _Found(leaf)
+        before = self._unseen(unseen.behind(maker, finite, itself=True), sight, [look])
+        if before is not None:
+            return before
         maker = _reshaped(maker)
         kind = "overflow" if look["inf"] and not look["nan"] else "unknown"
         return _Found({"op": type(maker).__name__, "kind": kind, "inputs": [look]}, maker)
+
+    def _unseen(self, found: Unseen, sight: Sight, looks: list[Look]) -> _Found | None:
+        """Weights that are broken, or what nobody can look into; where there are several of these, it may be each."""
+        for leaf in found.leaves:
+            fields = self._of_leaf(leaf, sight)
+            if fields is not None:
+                return _Found(fields)
+        if not found.closed:
+            return None
+        fields = {"op": type(found.closed[-1]).__name__, "kind": "unknown", "inputs": looks}
+        return _Found(fields, found.closed[0] if len(found.closed) == 1 else None)
 
     def _whole(self) -> bool:
         """Whether the model was given whole numbers, which are always finite."""
@@ -210,7 +244,7 @@ def _reshaped(function: Any) -> Any:
     """The operation that made the values which ``function`` only shows in another shape."""
     for _ in range(_BACK):
         following = [each for each, _ in function.next_functions if each is not None]
-        if type(function).__name__.partition("Backward")[0] not in _SHAPES or len(following) != 1:
+        if graph.named(function).op not in graph.RESHAPES or len(following) != 1:
             break
         function = following[0]
     return function
@@ -223,9 +257,3 @@ def _argument(function: Any) -> Any:
         return following[1]
     made = [each for each in following if each is not None and not hasattr(each, "variable")]
     return made[0] if len(made) == 1 else None
-
-
-_SHAPES = frozenset({
-    "View", "UnsafeView", "ReshapeAlias", "T", "Transpose", "Permute", "Unsqueeze", "Squeeze", "Expand", "Slice",
-    "Select", "Clone", "AsStrided", "Alias", "Detach",
-})  # fmt: skip

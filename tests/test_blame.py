@@ -298,6 +298,23 @@ def test_nothing_that_was_looked_at_lives_longer(tmp_path):
         assert len(kept) > 4 and all(each() is None for each in kept)
 
 
+def test_what_can_be_read_once_is_left_to_the_backward(tmp_path):
+    net = Words(Before)
+    with brickprof.attach(net, out=tmp_path) as bp:
+        run = whole(net)
+        insides = Insides(bp._session, lambda value: value.is_contiguous() and value.is_floating_point())
+        loss = run(net.given()).square().mean()
+        waiting, compiled = [loss.grad_fn], None
+        while compiled is None:
+            each = waiting.pop()
+            compiled = getattr(type(each), "_forward_cls", None)
+            waiting += [one for one, _ in each.next_functions]
+        compiled.clear_saved_tensors_on_access = True
+        assert insides.outputs(loss, learn=True) == []
+        loss.backward()
+        assert net.head.weight.grad.isfinite().all()
+
+
 TWICE = """\
 import sys, torch, brickprof
 from brickprof.capture import forward

@@ -46,12 +46,19 @@ def masks(node: graph.Node, given: Look) -> bool:
     return not given["nan"] and (given["name"] in _MASKS or (node.op in _OVER_MASKED and given["above"] == 0))
 
 
-def mistake(node: graph.Node, inputs: list[Look], results: list[Look]) -> str | None:
-    """What ``node`` did to finite ``inputs``; ``results`` are saved by few operations."""
-    kind = _RULES.get(node.op, _none)(node.function, inputs)
-    if kind is None and any(not each["finite"] for each in results):
-        kind = _FROM_RESULT.get(node.op) or ("overflow" if all(not each["nan"] for each in results) else "unknown")
-    return kind
+def mistake(node: graph.Node, inputs: list[Look]) -> str | None:
+    """What ``node`` did to finite ``inputs``."""
+    return _RULES.get(node.op, _none)(node.function, inputs)
+
+
+def mishap(node: graph.Node, results: list[Look]) -> str:
+    """The same by ``results`` that are not finite, which few operations save: if all that it was given was finite."""
+    return _FROM_RESULT.get(node.op) or ("overflow" if all(not each["nan"] for each in results) else "unknown")
+
+
+def needs_infinity(kind: str) -> bool:
+    """Whether something must have put minus infinity there, on purpose."""
+    return kind == "empty-softmax"
 
 
 def _named(inputs: Iterable[Look], name: str) -> Look | None:

@@ -16,6 +16,11 @@ MOST_NODES = 4000
 _LATE = 1 << 62
 _SEARCH = 10
 _UNKNOWN = object()
+RESHAPES = frozenset({
+    "View", "UnsafeView", "ReshapeAlias", "T", "Transpose", "Permute", "Unsqueeze", "Squeeze", "Expand", "Slice",
+    "Select", "Clone", "AsStrided", "Alias", "Detach",
+})  # fmt: skip
+"""Operations that show the values of another tensor in another shape, or some of them."""
 _names: dict[type, tuple[str, ...]] = {}
 _walked: list[tuple[Any, list[Node]]] = []
 
@@ -118,6 +123,24 @@ def saved_places(function: Any) -> Iterator[tuple[str, int, torch.Tensor]]:
                 yield f"_saved_{name}", place if several else -1, each
 
 
+def closed(function: Any) -> bool:
+    """Whether nobody can tell what ``function`` was given and gave: it is somebody's own, in Python, compiled code too,
+    or what it saved is kept elsewhere or will be computed again."""
+    if hasattr(type(function), "_forward_cls"):
+        return True
+    return any(_hooked(function, name) for name in _saved_names(function))
+
+
+def _hooked(function: Any, name: str) -> bool:
+    """Whether somebody has a say in how this is kept; an older torch does not tell, and then there may be."""
+    try:
+        raw = getattr(function, f"_raw_saved_{name}")
+        each = raw if isinstance(raw, (tuple, list)) else (raw,)
+        return any(getattr(one, "unpack_hook", _UNKNOWN) is not None for one in each)
+    except RuntimeError:  # freed
+        return False
+
+
 def setting(function: Any, name: str) -> Any:
     """A plain value that a node saved."""
     try:
@@ -137,11 +160,7 @@ def _saved_names(function: Any) -> tuple[str, ...]:
 
 def _read(function: Any, name: str) -> Any:
     try:
-        raw = getattr(function, f"_raw_saved_{name}")
-        for each in raw if isinstance(raw, (tuple, list)) else (raw,):
-            if getattr(each, "unpack_hook", _UNKNOWN) is not None:
-                return None  # an older torch does not say whether there is a hook
-        return getattr(function, f"_saved_{name}")
+        return None if _hooked(function, name) else getattr(function, f"_saved_{name}")
     except (RuntimeError, AttributeError):  # freed, or written to since
         return None
 

@@ -212,6 +212,8 @@ class Insides:
 
     def _planned(self, function: Any, of: Known, following: Sequence[Any]) -> Plan | None:
         made, parameters = of
+        if getattr(type(function)._forward_cls, "clear_saved_tensors_on_access", False):
+            return None  # to read them is to lose them
         tensors = [place for place, is_tensor in enumerate(made.inputs) if is_tensor]
         saved = _saved(function)
         start = type(function)._forward_cls.metadata.tensors_saved_for_backwards_slice.start
@@ -246,6 +248,7 @@ class Insides:
 class Insider(Sentry):
     """Looks out in a stretch where blocks run inside compiled code: no hook, but a look at what that has saved."""
 
+    inside = True
     __slots__ = ("_insides",)
 
     def __init__(self, *args: Any) -> None:

@@ -419,14 +419,28 @@ class Lookout:
                 return
             self._empty = 0
             table = self.counts(gate(losses), [value for _, value in found])
-            step, micro, arrived = session.step, max(session.steps.backwards - 1, 0), self.arrived
-            seen = [
-                Seen(brick, value.numel(), value.dtype, behind)
-                for (brick, value), behind in zip(found, follows(found), strict=True)
-            ]
+            step, micro, arrived, seen = session.step, max(session.steps.backwards - 1, 0), self.arrived, _seen(found)
             self.sentries.learn_number(len(found), device)
             session.readback.read(table, lambda host: arrived(step, micro, seen, host.tolist()))
             self._learn(_counter() - start)
+        except Exception as error:
+            self.failed(error)
+
+    def broken(self, loss: torch.Tensor) -> None:
+        """A loss on a host is not finite, and its backward is about to begin: looks at what compiled code has kept."""
+        session = self.session
+        if not self.insides.any or session.is_off(_PIECE) or session.step < self._rests_until:
+            return
+        if hands_off() or _thread() != session.thread:
+            return
+        try:
+            found = self.insides.outputs(loss, learn=True)
+            counts: list[list[int]] = []
+            for _, value in found if all(tensors.on_host(value) for _, value in found) else ():
+                counts.append([int(torch.isnan(value).sum()), int(torch.isinf(value).sum())])
+                if any(counts[-1]):
+                    break
+            self.arrived(session.step, max(session.steps.backwards - 1, 0), _seen(found)[: len(counts)], counts)
         except Exception as error:
             self.failed(error)
 
@@ -537,6 +551,12 @@ class _Post:
             lookout.failed(error)
         if start:
             lookout.inside_ns += _counter() - start
+
+
+def _seen(found: Sequence[tuple[int, torch.Tensor]]) -> list[Seen]:
+    """Of compiled code: all that comes before is finite, if this is the first that is not."""
+    behind = follows(found)
+    return [Seen(brick, value.numel(), value.dtype, behind[at], inside=True) for at, (brick, value) in enumerate(found)]
 
 
 def _takes_hook(module: nn.Module) -> bool:

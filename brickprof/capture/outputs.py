@@ -32,6 +32,8 @@ class Seen(NamedTuple):
     numel: int
     dtype: torch.dtype
     follows: bool
+    inside: bool = False
+    """Whether it is what compiled code has kept."""
 
 
 class Left(NamedTuple):

@@ -82,10 +82,12 @@ class Outputs(NamedTuple):
     """Of each: where it lies, and four times its elements plus its kind."""
     follow: list[bool]
     """Whether each block was given the output before."""
+    inside: bool
+    """Whether it is what compiled code has kept."""
 
     def seen(self) -> list[Seen]:
         told = zip(self.bricks, self.places[1::2], self.follow, strict=True)
-        return [Seen(brick, size >> 2, FLOATS[size & 3], follows) for brick, size, follows in told]
+        return [Seen(brick, size >> 2, FLOATS[size & 3], follows, self.inside) for brick, size, follows in told]
 
 
 class Counted(NamedTuple):
@@ -328,6 +330,8 @@ class Sentries:
 class Sentry:
     """In one stretch. Nothing raises here, and no tensor of the script's lives longer for it."""
 
+    inside = False
+    """Whether it looks at what compiled code has kept."""
     __slots__ = (
         "_back", "_backwards", "_begins", "_behind", "_captures", "_counts", "_device", "_handles", "_known", "_lane",
         "_launches", "_lookout", "_mark", "_most", "_out", "_per_step", "_room", "_seen", "_sentries", "_stream",
@@ -455,7 +459,7 @@ class Sentry:
     def _fetch(self, moments: dict[int, tuple[int, int]]) -> None:
         counted = None
         if self._out is not None and self._seen:
-            seen = {place: Outputs(*each) for place, each in self._seen.items()}
+            seen = {place: Outputs(*each, self.inside) for place, each in self._seen.items()}
             counted = Counted(self._out, seen, moments, self._most)
         self._sentries.fetch(counted)
 

@@ -28,6 +28,8 @@ class Saved(NamedTuple):
 
     look: Look
     maker: Any
+    output: int
+    """Which of its outputs this is."""
     leaf: torch.Tensor | None
     """The tensor itself, where it is one of the weights: nothing else of a step is held beyond it."""
 
@@ -48,7 +50,7 @@ class OnHost:
 
     def of(self, node: graph.Node) -> list[Saved]:
         found = [(name, value) for name, value in _readable(node) if on_host(value)]
-        return [Saved(breaking.look(name, tensors.local(value)), value.grad_fn, _leaf(value)) for name, value in found]
+        return [Saved(breaking.look(name, tensors.local(value)), *_made(value), _leaf(value)) for name, value in found]
 
     def weight(self, leaf: torch.Tensor) -> Look | None:
         values = tensors.local(leaf)
@@ -75,7 +77,7 @@ class Question:
         weights = weights if all(map(_plain, weights)) else []
         if given is not None and given.device == home and _plain(given):
             leaves, weights = {_GIVEN: given, **leaves}, [tensors.local(given), *weights]
-        self._rows = [(node, _about(name, value), value.grad_fn, _leaf(value)) for node, name, value in found]
+        self._rows = [(node, _about(name, value), *_made(value), _leaf(value)) for node, name, value in found]
         self._leaves = [(key, _about("weight", values)) for key, values in zip(leaves, weights, strict=False)]
         parts = [loss.detach().reshape(1).double()]
         values = [tensors.local(value).detach() for _, _, value in found]
@@ -91,8 +93,8 @@ class Question:
         largest, rest = numbers[1 : 1 + rows], numbers[1 + rows + leaves :]
         ends = {i: rest[3 * place : 3 * place + 3] for place, i in enumerate(self._close)}
         saved: dict[int, list[Saved]] = {}
-        for i, (node, about, maker, leaf) in enumerate(self._rows):
-            saved.setdefault(node, []).append(Saved(about | _range(largest[i], ends.get(i)), maker, leaf))
+        for i, (node, about, maker, output, leaf) in enumerate(self._rows):
+            saved.setdefault(node, []).append(Saved(about | _range(largest[i], ends.get(i)), maker, output, leaf))
         told = zip(self._leaves, numbers[1 + rows :], strict=False)
         return Answer(saved, {key: about | _range(size) for (key, about), size in told})
 
@@ -127,6 +129,10 @@ def _plain(value: torch.Tensor) -> bool:
     if not value.is_floating_point() or value.layout is not torch.strided or value.element_size() < 2:
         return False
     return tensors.watchable(tensors.local(value))
+
+
+def _made(value: torch.Tensor) -> tuple[Any, int]:
+    return value.grad_fn, value.output_nr
 
 
 def _leaf(value: torch.Tensor) -> torch.Tensor | None:

@@ -93,4 +93,6 @@ def key(anomaly: Anomaly, depth: Depth) -> tuple[int, ...]:
     micro = anomaly.micro if inside else _LAST_MICRO
     deep = depth.of(anomaly.brick)
     place = (1, 0) if deep is None else (0, -deep if anomaly.stage in (Stage.BACKWARD, Stage.OPTIMIZER) else deep)
+    if anomaly.details.get("inside"):  # of a whole forward, compiled code included, it was the first
+        place = (0, -1)
     return (anomaly.step, micro, anomaly.stage, *place, anomaly.order)

@@ -126,7 +126,7 @@ def _maker(origin: Anomaly, case: Case) -> Event | None:
 
 def _weighs(brick: Brick, rank: int, case: Case) -> bool:
     inside = (f"{tensor.brick.path}." for tensor in case.story.names.tensors(rank) if tensor.model == brick.model)
-    return any(path.startswith(f"{brick.path}.") for path in inside)
+    return any(path.startswith(_within(brick)) for path in inside)
 
 
 def _spoilt(batch: Event, origin: Anomaly) -> bool:
@@ -158,6 +158,27 @@ def _module(told: Event | None, case: Case) -> str:
     return names.show(part if brick is not None and not brick.path and part is not None else brick)
 
 
+def _came_out_of(cause: Hypothesis, origin: Anomaly, case: Case) -> None:
+    """The operation in the block that broke first, and its module, where it is known and nobody knows what it did."""
+    told = _told(origin, case) if origin.stage is Stage.FORWARD else None
+    if told is None or told.fields.get("kind") != "unknown" or origin.brick is None:
+        return
+    brick = case.story.names.brick(told.rank, told.fields.get("brick"))
+    if brick is None or brick.model != origin.brick.model or not f"{brick.path}.".startswith(_within(origin.brick)):
+        return
+    cause.brick = _module(told, case)
+    cause.supports(f"it came out of {_bare(told.fields.get('op'))} in {cause.brick}", 0.5, told.id)
+
+
+def _bare(op: Any) -> str:
+    """``LogBackward0`` is ``Log``."""
+    return str(op or "an operation").partition("Backward")[0] or "an operation"
+
+
+def _within(brick: Brick) -> str:
+    return f"{brick.path}." if brick.path else ""
+
+
 def _same_operation(event: Event, told: Event) -> bool:
     return all(event.fields.get(name) == told.fields.get(name) for name in ("op", "kind", "depth", "nodes"))
 
@@ -165,14 +186,17 @@ def _same_operation(event: Event, told: Event) -> bool:
 def _narrow_overflow(origin: Anomaly, cause: Hypothesis, violation: Violation, timeline: Timeline, case: Case) -> bool:
     """An operation whose finite arguments were near the end of float16, in a run that computes in float16."""
     told = _told(origin, case)
-    if told is None or told.fields.get("kind") != "overflow" or "float16" not in timeline.narrow_outputs:
+    if told is None or told.fields.get("kind") != "overflow":
+        return False
+    made_in = told.fields.get("made_in")  # of a product, whose result nobody saved
+    if made_in != "float16" and (made_in or "float16" not in timeline.narrow_outputs):
         return False
     looks = [look for look in told.fields.get("inputs") or () if isinstance(look, dict)]
     largest = max((abs(found) for look in looks if (found := number(look.get("max"))) is not None), default=0.0)
-    beyond = any(look.get("dtype") == "float16" and whole(look.get("inf")) for look in looks)
+    beyond = made_in == "float16" or any(look.get("dtype") == "float16" and whole(look.get("inf")) for look in looks)
     if not (beyond or _FP16_MAX / 64 <= largest <= _FP16_MAX):
         return False
-    operation = str(told.fields.get("op") or "an operation").removesuffix("Backward0").removesuffix("Backward1")
+    operation = _bare(told.fields.get("op"))
     values = f"values up to {largest:,.0f}" if largest else "finite values"
     what = f"{operation} overflowed on {values}, and the run computes in float16, which ends at 65,504"
     cause.supports(what, 4, told.id)
@@ -323,12 +347,14 @@ def _invalid_op(origin: Anomaly, violation: Violation, before: int, case: Case) 
             cause.supports("what went into it was finite", 1, origin.evidence)
         elif origin.details.get("inputs_finite") is False:
             cause.contradicts("what went into it was not finite already", 2, origin.evidence)
+        _came_out_of(cause, origin, case)
     elif origin.stage is Stage.WEIGHTS:
         cause.supports("the weights are the first thing that was seen to be not finite", 0.5, origin.evidence)
         cause.lacks(f"the gradients of step {origin.step:,} (--deep-at looks at them)")
     if cause.support:
         evidence = cause.evidence
-        finding = " and ".join(fact.text for fact in cause.support)
+        *others, last = (fact.text for fact in cause.support)
+        finding = f"{', '.join(others)} and {last}" if others else last
         cause.whys.append(Why("Why there?", wording.sentence(finding), cause.brick or violation.brick, evidence))
     _was_running_away(cause, before, timeline, 1 if made is not None else 2)
     return cause
@@ -352,7 +378,7 @@ def _made(origin: Anomaly, case: Case) -> Event | None:
 
 
 def _names_it(cause: Hypothesis, made: Event) -> None:
-    operation = str(made.fields.get("op") or "an operation").removesuffix("Backward0")
+    operation = _bare(made.fields.get("op"))
     kind = str(made.fields.get("kind"))
     near = "on what came out of" if made.fields.get("given_by") else "in"
     where = f" {near} {cause.brick}" if cause.brick else ""
