@@ -118,7 +118,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     mode         model, training, mixed
     activation   block outputs that are not finite: brick, nan, inf, numel, dtype, phase, inputs_finite;
                  micro (of the first one of a step that nobody looked at for them), inside (of compiled code: counted
-                 in what that keeps of it, or of what is made of it next, for the backward)
+                 in what that keeps of it, or of what is made of it next, for the backward) and its operations
+                 ("log in model.py:12": those that have no finite result of some values)
     weight       weights that are not finite after an update: nonfinite [{tensor, nan, inf}]
     sampled      level, reason (first|cadence|escalation), tensors, roles     what was looked at, and why
     cadence      guard, full, spans, overhead, reason              how often, from now on

@@ -235,8 +235,8 @@ class BlocksProbe(Probe):
             "dtype": str(output.dtype).removeprefix("torch."), "phase": "forward",
             "inputs_finite": True if output.follows else None, "micro": micro,
         }  # fmt: skip
-        if output.inside:
-            fields["inside"] = True
+        if output.asked is not None:
+            fields |= {"inside": True, "operations": list(output.asked)}
         self.session.fact("activation", fields, step=step, always=True)
         value = math.nan if nan else math.inf
         self.session.anomaly("activation", {"brick": output.brick, "value": value}, step=step)

@@ -207,7 +207,7 @@ def blamed(session, insides, loss):
     paths = {number: brick.path for brick, number in session.journal.bricks.items()}
     looked = insides.outputs(loss, learn=True)
     assert looked
-    return next((paths.get(brick, "nobody") for brick, value in looked if not value.isfinite().all()), "")
+    return next((paths.get(brick, "nobody") for brick, value, _ in looked if not value.isfinite().all()), "")
 
 
 SUM = {"embed", "position"}
@@ -262,6 +262,76 @@ def test_every_weight_that_breaks_is_found_in_its_block(tmp_path, monkeypatch, k
     assert told == len(names) - len(silent)
 
 
+class Asks(nn.Module):
+    """A part of each step in which ``what`` is asked for."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.linear, self.what = nn.Linear(8, 8), what
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x):
+        h = self.linear(F.layer_norm(x, (8,)))
+        h = h * F.softmax(h, -1)
+        return x + self.what(h, self.scale)
+
+
+class Asked(nn.Module):
+    def __init__(self, *what):
+        super().__init__()
+        self.embed, self.head = nn.Linear(8, 8), nn.Linear(8, 2)
+        self.blocks = nn.ModuleList(Asks(each) for each in what)
+
+    def forward(self, x):
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def logarithm(h, scale):
+    return torch.log(h.exp() + 1e-4)
+
+
+def of_a_constant(h, scale):
+    return h * scale.log()
+
+
+def ratio(h, scale):
+    return h / (1.0 + h.abs())
+
+
+def nothing(h, scale):
+    return F.gelu(h)
+
+
+def line_of(function):
+    return f"test_blame.py:{function.__code__.co_firstlineno + 1}"
+
+
+@pytest.mark.parametrize("compiles", [whole, blocks])
+@pytest.mark.parametrize("cached", [False, True])
+def test_operations_without_a_finite_result_of_some_values_are_named(tmp_path, monkeypatch, compiles, cached):
+    """With the line that asked for them; not what a norm or a softmax is made of."""
+    if cached:
+        monkeypatch.setattr(forward_graphs, "forward", SimpleNamespace(of_module=of_text))
+    torch.manual_seed(0)
+    net = Asked(nothing, logarithm, of_a_constant, ratio)
+    with brickprof.attach(net, out=tmp_path) as bp:
+        run = compiles(net)
+        insides = Insides(bp._session, lambda value: value.is_contiguous() and value.is_floating_point())
+        looked = insides.outputs(run(torch.randn(4, 8)).square().mean(), learn=True)
+        paths = {number: brick.path for brick, number in bp._session.journal.bricks.items()}
+    named = {}
+    for brick, _, asked in looked:
+        named.setdefault(paths.get(brick, ""), set()).update(asked)
+    assert named.pop("blocks.0") == set()
+    assert named.pop("blocks.1") == {f"log in {line_of(logarithm)}", f"exp in {line_of(logarithm)}"}
+    assert named.pop("blocks.2") == {f"log in {line_of(of_a_constant)}"}
+    assert named.pop("blocks.3") == {f"div in {line_of(ratio)}"}
+    assert not any(named.values())
+
+
 def test_of_two_models_with_the_same_code_it_is_the_right_one(tmp_path):
     torch.manual_seed(0)
     nets = [Words(Before), Words(Before)]
@@ -279,7 +349,7 @@ def test_of_two_models_with_the_same_code_it_is_the_right_one(tmp_path):
         for run in runs:
             looked = insides.outputs(run(given).square().mean(), learn=True)
             bricks = {number: brick for brick, number in bp._session.journal.bricks.items()}
-            assert {bricks[brick].model for brick, _ in looked if brick} == {models[run]}
+            assert {bricks[brick].model for brick, _, _ in looked if brick} == {models[run]}
 
 
 def test_nothing_that_was_looked_at_lives_longer(tmp_path):
@@ -290,7 +360,7 @@ def test_nothing_that_was_looked_at_lives_longer(tmp_path):
         insides = Insides(bp._session, lambda value: value.is_contiguous() and value.is_floating_point())
         loss = run(given).square().mean()
         looked = insides.outputs(loss, learn=True)
-        kept = [weakref.ref(value.untyped_storage()) for _, value in looked]
+        kept = [weakref.ref(value.untyped_storage()) for _, value, _ in looked]
         del looked
         loss.backward()
         del loss
@@ -333,7 +403,7 @@ with brickprof.attach(net, out=sys.argv[1]) as bp:
         looked = Insides(bp._session, torch.Tensor.is_contiguous).outputs(loss, learn=True)
         loss.backward()
     paths = {number: brick.path for brick, number in bp._session.journal.bricks.items()}
-    print(read, [paths[brick] for brick, _ in looked if brick])
+    print(read, [paths[brick] for brick, _, _ in looked if brick])
 """
 
 

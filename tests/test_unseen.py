@@ -209,3 +209,28 @@ def test_the_block_of_compiled_code_is_known_on_a_host_too(
     assert first["kind"] in ("unknown", "overflow") and "softmax" not in told(run).lower()
     assert diagnose(run).findings[0].brick == "blocks.1"
     torch._dynamo.reset()
+
+
+class Shifted(nn.Module):
+    factor = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("shift", torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.log(torch.relu(self.linear(x)) + self.shift)
+
+
+def test_the_operation_of_compiled_code_is_told_by_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surroundings._Saved, "by_others", False)
+    torch._dynamo.reset()
+    model = Stack()
+    model.blocks[1] = Shifted()
+    called = torch.compile(model, backend="aot_eager_decomp_partition")
+    run, _ = trained(tmp_path, model, model.blocks[1].shift.zero_, called)
+    (finding, *_) = diagnose(run).findings
+    place = f"test_unseen.py:{Shifted.forward.__code__.co_firstlineno + 1}"
+    assert (finding.root_cause, finding.brick) == ("log-of-zero", "blocks.1") and f"log in {place}" in told(run)
+    torch._dynamo.reset()

@@ -45,6 +45,8 @@ class Witness(NamedTuple):
     node: int
     block: int
     """The one to blame if it is not finite, and all witnesses before it are."""
+    between: int = 0
+    """The operations, as bits, one of which has made it so then."""
 
 
 class Judged(NamedTuple):
@@ -57,18 +59,23 @@ class Judged(NamedTuple):
     """What is finite if it is."""
     strong: int
     """Nodes that may make something that is not finite of values that are."""
+    beside: tuple[int, ...]
+    """Of each node: what is asked for by name and makes the constants and weights that it is computed from."""
 
 
 def judged(forward: Forward, weights: Collection[int], given: Collection[int]) -> Judged:
     """``weights``: inputs that are parameters; ``given``: those that somebody has computed. What is made of neither,
     such as a mask or a table of angles, is taken to be finite."""
     behind, proven, around, cut, sources, strong = _inputs(forward, given)
+    beside = [0] * len(forward.inputs)
     for place in range(len(forward.inputs), len(forward.nodes)):
         node = forward.nodes[place]
         source = frozenset[int]().union(*(sources[each] for each in node.inputs))
         mixed = len(source) > 1 or node.target == "embedding"
         before = _any(behind, node.inputs)
         own = 1 << place if before or (mixed and not source.isdisjoint(weights)) else 0
+        constants = _any(beside, (each for each in node.inputs if not behind[each]))
+        beside.append(constants | (0 if own or not node.asked else 1 << place))
         weighed = any(sources[each] and not behind[each] for each in node.inputs)
         weak = node.target in _MOVES or (node.target in _MILD and not weighed and not node.narrow)
         part = _is_part(forward, place)
@@ -84,7 +91,7 @@ def judged(forward: Forward, weights: Collection[int], given: Collection[int]) -
         sources.append(
             source if len(source) < 3 else frozenset(sorted(source, key=lambda each: each not in weights)[:2])
         )
-    return Judged(tuple(behind), tuple(proven), strong)
+    return Judged(tuple(behind), tuple(proven), strong, tuple(beside))
 
 
 def _inputs(
@@ -115,11 +122,19 @@ def witnesses(known: Judged, outputs: Iterable[int], kept: Sequence[int], block_
     return fewer if [each.block for each in fewer] == [each.block for each in last] else all_
 
 
-def tail(known: Judged, outputs: Iterable[int], found: Sequence[Witness], block_of: BlockOf) -> int:
-    """The block to blame where one of the ``outputs`` is not finite and all that was ``found`` is."""
+def tail(known: Judged, outputs: Iterable[int], found: Sequence[Witness], block_of: BlockOf) -> tuple[int, int]:
+    """The block to blame where one of the ``outputs`` is not finite and all that was ``found`` is, and the operations
+    that may have made it so."""
     finite = _any(known.proven, (witness.node for witness in found))
-    wanted = _any(known.behind, (output for output in outputs if output >= 0))
-    return _block(known, wanted & ~finite, block_of)
+    wanted = _any(known.behind, (output for output in outputs if output >= 0)) & ~finite
+    return _block(known, wanted, block_of), _between(known, wanted)
+
+
+def bits(mask: int) -> Iterator[int]:
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
 
 
 def _last(known: Judged, found: Sequence[Witness]) -> list[Witness]:
@@ -141,14 +156,18 @@ def _blamed(known: Judged, found: Iterable[tuple[int, int]], block_of: BlockOf) 
     for node, place in found:
         candidates = known.behind[node] & ~finite
         if candidates & known.strong:  # else it is as finite as those before it
-            told.append(Witness(place, node, _block(known, candidates, block_of)))
+            told.append(Witness(place, node, _block(known, candidates, block_of), _between(known, candidates)))
         finite |= known.proven[node]
     return told
 
 
 def _block(known: Judged, candidates: int, block_of: BlockOf) -> int:
-    blocks = {block_of(node) for node in _bits(candidates & known.strong)}
+    blocks = {block_of(node) for node in bits(candidates & known.strong)}
     return blocks.pop() if len(blocks) == 1 else NOBODY
+
+
+def _between(known: Judged, candidates: int) -> int:
+    return candidates & known.strong | _any(known.beside, bits(candidates))
 
 
 def _any(masks: Sequence[int], places: Iterable[int]) -> int:
@@ -156,10 +175,3 @@ def _any(masks: Sequence[int], places: Iterable[int]) -> int:
     for place in places:
         found |= masks[place]
     return found
-
-
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest

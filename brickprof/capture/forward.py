@@ -10,7 +10,16 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
+from brickprof.capture import sites
+
 MOST_NODES = 20_000
+DELICATE = {
+    "log": ("log",), "log2": ("log2",), "log10": ("log10",), "log1p": ("log1p",), "sqrt": ("sqrt",), "exp": ("exp",),
+    "rsqrt": ("rsqrt",), "pow": ("pow", "__pow__", "ipow", "rpow"), "acos": ("acos", "arccos"),
+    "asin": ("asin", "arcsin"), "atanh": ("atanh", "arctanh"),
+    "div": ("div", "truediv", "itruediv", "divide", "true_divide"), "reciprocal": ("reciprocal", "truediv", "div"),
+}  # fmt: skip
+"""Operations that have no finite result of some values, and what a script may call them."""
 _ENTRY = re.compile(r"L\[['\"](\w+)['\"]\]|\[['\"]?(\w+)['\"]?\]")
 _AROUND = frozenset({"", "_modules", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
 _FRAME = re.compile(r'File "(.+)", line (\d+), in ')
@@ -30,6 +39,9 @@ class Node(NamedTuple):
     """The module that it was called in; several where that is not certain, none where nobody says."""
     narrow: bool = False
     """Whether it is made in fp16, which holds nothing beyond 65504."""
+    asked: str = ""
+    """The line that asked for just this operation, if it is one that has no finite result of some values: not for one
+    that it is a part of, as a division is of a softmax."""
 
 
 class Forward(NamedTuple):
@@ -49,6 +61,7 @@ class Traced(NamedTuple):
     path: str
     uses: frozenset[int]
     """The inputs of the graph that it uses and that are parameters, by their places."""
+    name: str = ""
 
 
 class _Said(NamedTuple):
@@ -81,8 +94,17 @@ def of_module(module: Any) -> Forward | None:
             inputs.append(hasattr(value, "dim"))
         made_from = tuple(places[each] for each in node.all_input_nodes)
         paths, narrow = frozenset({path} if path else ()), str(getattr(value, "dtype", "")) == "torch.float16"
-        nodes.append(Node(_target(node.target), made_from, paths, narrow))
+        target = _target(node.target)
+        nodes.append(Node(target, made_from, paths, narrow, _asked(node, target)))
     return Forward(tuple(inputs), tuple(nodes), returned)
+
+
+def _asked(node: Any, target: str) -> str:
+    original = node.meta.get("original_aten")
+    if target not in DELICATE or (original is not None and _target(original) != target):
+        return ""
+    frames = reversed(_FRAME.findall(node.stack_trace or ""))
+    return next((":".join(frame) for frame in frames if sites.users(frame[0])), "")
 
 
 def path_of(node: Any) -> str:
@@ -116,7 +138,8 @@ def traced(module: Any, parameters: Collection[int]) -> list[Traced]:
         if node.op.startswith("call_"):
             frames = _FRAME.findall(node.stack_trace or "")
             uses = frozenset(places[each] for each in node.all_input_nodes if each in places)
-            found.append(Traced(":".join(frames[-1]) if frames else "", path_of(node), uses))
+            name = node.target if isinstance(node.target, str) else _target(node.target)
+            found.append(Traced(":".join(frames[-1]) if frames else "", path_of(node), uses, name))
     return found
 
 
@@ -168,6 +191,10 @@ def _placed(found: Sequence[_Said], inputs: int, operations: Sequence[Traced]) -
     last, after = len(operations) - 1, [0] * len(found)
     for place in reversed(range(len(found))):
         last = after[place] = max(anchors[place], -1) if anchors[place] >= 0 else last
+    asked: dict[str, set[str]] = {}
+    for each in operations:
+        if sites.users(each.source.rpartition(":")[0]):
+            asked.setdefault(each.source, set()).add(each.name)
     at, nodes = 0, []
     for place, said in enumerate(found):
         if anchors[place] >= 0:
@@ -176,7 +203,9 @@ def _placed(found: Sequence[_Said], inputs: int, operations: Sequence[Traced]) -
         else:
             paths = {each.path for each in operations[at : after[place] + 1] if each.source == said.source}
         certain = place >= inputs and "" not in paths
-        nodes.append(Node(said.target, said.inputs, frozenset(paths if certain else ()), said.narrow))
+        calls = asked.get(said.source, ()) if said.target in DELICATE else ()
+        asks = said.source if any(name in calls for name in DELICATE.get(said.target, ())) else ""
+        nodes.append(Node(said.target, said.inputs, frozenset(paths if certain else ()), said.narrow, asks))
     return tuple(nodes)
 
 

@@ -12,6 +12,7 @@ way is not known, nothing is said of the others.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +22,7 @@ import torch
 from brickprof.bricks import Brick, Kind
 from brickprof.capture import blame, graph, models
 from brickprof.capture.blame import NOBODY
-from brickprof.capture.forward import Forward
+from brickprof.capture.forward import Forward, Node
 from brickprof.capture.sentry import Found, Sentry
 from brickprof.capture.surroundings import saved_by_others
 from brickprof.capture.taps.forward_graphs import Known, known
@@ -32,16 +33,24 @@ if TYPE_CHECKING:
 
 _MOST_FUNCTIONS = 256
 """On the way from a loss: beyond, most of a model is not compiled, and it is too long."""
-_MOST_TENSORS, _MOST_ROUTES = 256, 16
+_MOST_TENSORS, _MOST_ROUTES, _MOST_ASKED = 256, 16, 4
 _LEAF = "AccumulateGrad"
+_SELF = "self"
+"""Where a graph begins that was made of a module's own code: what is in no module inside it is in that one."""
 _AFTER = 1 << 30
 """What a function has put out comes after all that it has kept."""
+
+
+Asked = tuple[str, ...]
+"""Operations that have no finite result of some values, as ``log in model.py:12``."""
 
 
 class Kept(NamedTuple):
     place: int
     brick: int
     """Below 0, in the place of a block: whoever has made what the code was given, as its input ``~brick``."""
+    asked: Asked
+    """Which of them stand between this and what was kept before."""
 
 
 class Plan(NamedTuple):
@@ -52,6 +61,8 @@ class Plan(NamedTuple):
     kept: tuple[Kept, ...]
     tail: int
     """The brick to blame where all of these are finite and what it puts out is not."""
+    asked: Asked
+    """The same of what comes after them."""
     leads: tuple[int, ...]
     """Inputs that somebody has computed, by their places."""
 
@@ -72,6 +83,15 @@ class _Pick(NamedTuple):
     name: str
     place: int
     brick: int
+    asked: Asked
+
+
+class Inside(NamedTuple):
+    """What is looked at, and whom to blame."""
+
+    brick: int
+    value: torch.Tensor
+    asked: Asked
 
 
 class _Found(NamedTuple):
@@ -82,6 +102,7 @@ class _Found(NamedTuple):
     maker: Any
     """Whoever has put it out, if that is who is to blame."""
     brick: int
+    asked: Asked
 
 
 class Insides:
@@ -102,8 +123,8 @@ class Insides:
         """Whether any compiled code can be looked into."""
         return bool(known) and not saved_by_others()
 
-    def outputs(self, loss: torch.Tensor, *, learn: bool) -> list[tuple[int, torch.Tensor]]:
-        """Bricks and tensors; ``learn``: whether there is time to look at anything for the first time."""
+    def outputs(self, loss: torch.Tensor, *, learn: bool) -> list[Inside]:
+        """What to look at; ``learn``: whether there is time to look at anything for the first time."""
         way = self._way(loss.grad_fn, learn)
         if way is None or saved_by_others():
             return []
@@ -111,9 +132,9 @@ class Insides:
         picks = self._routes.get(marks)
         if picks is None and learn and len(self._routes) < _MOST_ROUTES:
             picks = self._routes[marks] = self._routed(way)
-        found: list[tuple[int, torch.Tensor]] = []
+        found: list[Inside] = []
         saved: dict[int, Sequence[torch.Tensor]] = {}
-        for stop, name, place, brick in picks or ():
+        for stop, name, place, brick, asked in picks or ():
             function, plan, _ = way[stop]
             if plan is None:
                 value = getattr(function, name)
@@ -124,7 +145,7 @@ class Insides:
                     if len(saved[stop]) != plan.saved:
                         return []
                 value = saved[stop][place]
-            found.append((brick, value))
+            found.append(Inside(brick, value, asked))
         return found
 
     # -- the way
@@ -161,21 +182,22 @@ class Insides:
     def _routed(self, way: Sequence[_Stop]) -> tuple[_Pick, ...]:
         """What to look at on such a way."""
         bricks, proven = _Parts(self._session), set[Any]()
-        tails = {stop.function: stop.plan.tail for stop in way if stop.plan is not None}
+        plans = {stop.function: stop.plan for stop in way if stop.plan is not None}
         picks, met = [], set[tuple[Any, int]]()
-        for _, stop, name, place, maker, brick in sorted(self._all(way, met), key=lambda each: each.order):
+        for _, stop, name, place, maker, brick, asked in sorted(self._all(way, met), key=lambda each: each.order):
             if maker is not None:
-                brick = bricks.behind(maker, proven, tails)
+                brick = bricks.behind(maker, proven, {each: plan.tail for each, plan in plans.items()})
+                asked = plans[maker].asked if maker in plans else ()
                 proven.add(maker)
-            picks.append(_Pick(stop, name, place, brick))
+            picks.append(_Pick(stop, name, place, brick, asked))
         enough = 0 < len(picks) <= _MOST_TENSORS and any(pick.brick for pick in picks)
         return tuple(picks) if enough else ()
 
     def _all(self, way: Sequence[_Stop], met: set[tuple[Any, int]]) -> Iterator[_Found]:
         for at, (function, plan, _) in enumerate(way):
-            for number, (place, brick) in enumerate(plan.kept if plan is not None else ()):
+            for number, (place, brick, asked) in enumerate(plan.kept if plan is not None else ()):
                 if brick >= 0:
-                    yield _Found((graph.order(function), number), at, "", place, None, brick)
+                    yield _Found((graph.order(function), number), at, "", place, None, brick, asked)
                 else:
                     maker, output = function.next_functions[~brick]
                     yield from self._made(maker, output, at, "", place, met)
@@ -189,7 +211,7 @@ class Insides:
         """What some function has put out, once."""
         if maker is not None and (maker, output) not in met:
             met.add((maker, output))
-            yield _Found((graph.order(maker), _AFTER), at, name, place, maker, NOBODY)
+            yield _Found((graph.order(maker), _AFTER), at, name, place, maker, NOBODY, ())
 
     # -- compiled functions
 
@@ -240,15 +262,14 @@ class Insides:
         judged = blame.judged(made, {*parameters, *leaves}, given)
         outputs = made.returned[:start]
         found = blame.witnesses(judged, outputs, readable, block_of)
-        end = blame.tail(judged, outputs, found, block_of)
-        kept = tuple(Kept(each.kept, each.block) for each in found)
-        return Plan(len(saved), kept, max(end, NOBODY), tuple(given.values()))
+        end, last = blame.tail(judged, outputs, found, block_of)
+        kept = tuple(Kept(each.kept, each.block, _asked(made, each.between)) for each in found)
+        return Plan(len(saved), kept, max(end, NOBODY), _asked(made, last), tuple(given.values()))
 
 
 class Insider(Sentry):
     """Looks out in a stretch where blocks run inside compiled code: no hook, but a look at what that has saved."""
 
-    inside = True
     __slots__ = ("_insides",)
 
     def __init__(self, *args: Any) -> None:
@@ -262,10 +283,12 @@ class Insider(Sentry):
 
     def _seen_of(self, loss: torch.Tensor, device: int) -> Found:
         found = self._insides.outputs(loss, learn=False)
-        if len(found) > self._most or any(value.get_device() != device for _, value in found):
-            return [], [], []
-        places = [number for _, value in found for number in (value.data_ptr(), value.numel() << 2 | KIND[value.dtype])]
-        return [brick for brick, _ in found], places, follows(found)
+        if len(found) > self._most or any(each.value.get_device() != device for each in found):
+            return [], [], [], None
+        places = [
+            number for _, value, _ in found for number in (value.data_ptr(), value.numel() << 2 | KIND[value.dtype])
+        ]
+        return [each.brick for each in found], places, follows(found), [each.asked for each in found]
 
 
 def follows(found: Sequence[Any]) -> list[bool]:
@@ -322,7 +345,7 @@ class _Bricks(_Parts):
 
     def of_node(self, node: int) -> int:
         if node not in self._known:
-            bricks = {self._of_path(path) for path in self._made.nodes[node].paths}
+            bricks = {self._of_path(path) for path in self._made.nodes[node].paths or {_SELF}}
             self._known[node] = bricks.pop() if len(bricks) == 1 else NOBODY
         return self._known[node]
 
@@ -352,6 +375,16 @@ def _apart(here: str, there: str) -> tuple[str, str]:
         mine.pop()
         theirs.pop()
     return ".".join(mine), ".".join(theirs)
+
+
+def _asked(made: Forward, between: int) -> Asked:
+    told = dict.fromkeys(_told(made.nodes[node]) for node in blame.bits(between) if made.nodes[node].asked)
+    return tuple(told) if len(told) <= _MOST_ASKED else ()
+
+
+def _told(node: Node) -> str:
+    file, _, line = node.asked.rpartition(":")
+    return f"{node.target} in {os.path.basename(file)}:{line}"
 
 
 def _saved(function: Any) -> tuple[torch.Tensor, ...]:

@@ -33,7 +33,7 @@ from torch import nn
 
 from brickprof.capture import aside, models, tensors
 from brickprof.capture.cadence import GROWN
-from brickprof.capture.insides import Insider, Insides, follows
+from brickprof.capture.insides import Inside, Insider, Insides, follows
 from brickprof.capture.outputs import Output, Seen, gate, left, stream_of
 from brickprof.capture.patrol import MOST_NS, MOST_STEPS, Patrol
 from brickprof.capture.sentry import Arrived, Glance, Sentries, Sentry
@@ -414,11 +414,11 @@ class Lookout:
                 return
             self.sentries.fetch(None)  # of steps before this one
             found = self.insides.outputs(loss, learn=True)
-            if not found or any(value.get_device() != device for _, value in found):
+            if not found or any(each.value.get_device() != device for each in found):
                 self._in_vain()
                 return
             self._empty = 0
-            table = self.counts(gate(losses), [value for _, value in found])
+            table = self.counts(gate(losses), [each.value for each in found])
             step, micro, arrived, seen = session.step, max(session.steps.backwards - 1, 0), self.arrived, _seen(found)
             self.sentries.learn_number(len(found), device)
             session.readback.read(table, lambda host: arrived(step, micro, seen, host.tolist()))
@@ -436,8 +436,8 @@ class Lookout:
         try:
             found = self.insides.outputs(loss, learn=True)
             counts: list[list[int]] = []
-            for _, value in found if all(tensors.on_host(value) for _, value in found) else ():
-                counts.append([int(torch.isnan(value).sum()), int(torch.isinf(value).sum())])
+            for each in found if all(tensors.on_host(each.value) for each in found) else ():
+                counts.append([int(torch.isnan(each.value).sum()), int(torch.isinf(each.value).sum())])
                 if any(counts[-1]):
                     break
             self.arrived(session.step, max(session.steps.backwards - 1, 0), _seen(found)[: len(counts)], counts)
@@ -553,10 +553,10 @@ class _Post:
             lookout.inside_ns += _counter() - start
 
 
-def _seen(found: Sequence[tuple[int, torch.Tensor]]) -> list[Seen]:
+def _seen(found: Sequence[Inside]) -> list[Seen]:
     """Of compiled code: all that comes before is finite, if this is the first that is not."""
-    behind = follows(found)
-    return [Seen(brick, value.numel(), value.dtype, behind[at], inside=True) for at, (brick, value) in enumerate(found)]
+    told = zip(found, follows(found), strict=True)
+    return [Seen(each.brick, each.value.numel(), each.value.dtype, behind, each.asked) for each, behind in told]
 
 
 def _takes_hook(module: nn.Module) -> bool:

@@ -32,8 +32,8 @@ class Seen(NamedTuple):
     numel: int
     dtype: torch.dtype
     follows: bool
-    inside: bool = False
-    """Whether it is what compiled code has kept."""
+    asked: tuple[str, ...] | None = None
+    """Of what compiled code has kept: the operations that may have made it so by themselves (see ``insides``)."""
 
 
 class Left(NamedTuple):

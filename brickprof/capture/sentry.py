@@ -19,6 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import repeat
 from operator import attrgetter, is_
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -82,12 +83,12 @@ class Outputs(NamedTuple):
     """Of each: where it lies, and four times its elements plus its kind."""
     follow: list[bool]
     """Whether each block was given the output before."""
-    inside: bool
-    """Whether it is what compiled code has kept."""
+    asked: Sequence[tuple[str, ...]] | None
+    """See ``Seen``; None of what blocks have put out themselves."""
 
     def seen(self) -> list[Seen]:
-        told = zip(self.bricks, self.places[1::2], self.follow, strict=True)
-        return [Seen(brick, size >> 2, FLOATS[size & 3], follows, self.inside) for brick, size, follows in told]
+        told = zip(self.bricks, self.places[1::2], self.follow, self.asked or repeat(None), strict=False)
+        return [Seen(brick, size >> 2, FLOATS[size & 3], follows, asked) for brick, size, follows, asked in told]
 
 
 class Counted(NamedTuple):
@@ -100,7 +101,7 @@ class Counted(NamedTuple):
     most: int
 
 
-Found = tuple[Sequence[int], list[int], list[bool]]
+Found = tuple[Sequence[int], list[int], list[bool], "Sequence[tuple[str, ...]] | None"]
 """What goes into ``Outputs``."""
 
 
@@ -237,7 +238,7 @@ class Sentries:
     def found(self, device: int, seen: Found, values: Sequence[torch.Tensor]) -> None:
         """All outputs were looked at, one by one: as soon as that finds the same sizes twice in a row, others are
         compared with them."""
-        bricks, places, _ = seen
+        bricks, places, _, _ = seen
         sizes, self._sizes = self._sizes, places[1::2]
         if sizes == self._sizes:
             versions = [self._known[brick] for brick in bricks]
@@ -330,8 +331,6 @@ class Sentries:
 class Sentry:
     """In one stretch. Nothing raises here, and no tensor of the script's lives longer for it."""
 
-    inside = False
-    """Whether it looks at what compiled code has kept."""
     __slots__ = (
         "_back", "_backwards", "_begins", "_behind", "_captures", "_counts", "_device", "_handles", "_known", "_lane",
         "_launches", "_lookout", "_mark", "_most", "_out", "_per_step", "_room", "_seen", "_sentries", "_stream",
@@ -459,7 +458,7 @@ class Sentry:
     def _fetch(self, moments: dict[int, tuple[int, int]]) -> None:
         counted = None
         if self._out is not None and self._seen:
-            seen = {place: Outputs(*each, self.inside) for place, each in self._seen.items()}
+            seen = {place: Outputs(*each) for place, each in self._seen.items()}
             counted = Counted(self._out, seen, moments, self._most)
         self._sentries.fetch(counted)
 
@@ -509,7 +508,7 @@ class Sentry:
             return None
         places = alike.places.copy()
         places[::2] = pointers
-        return bricks, places, [False, *map(is_, given[1:], references)]
+        return bricks, places, [False, *map(is_, given[1:], references)], None
 
     def _left(self, device: int) -> Found:
         """Outputs that are still there, as they were put out; whose memory somebody has put there (``out.data``)
@@ -540,7 +539,7 @@ class Sentry:
             values.append(value)
             follow.append(given is before)
             places += (pointer, value.numel() << 2 | kind)
-        seen = bricks, places, follow
+        seen = bricks, places, follow, None
         if values and len(values) == len(self.glances):
             self._sentries.found(device, seen, values)
         return seen

@@ -25,6 +25,7 @@ _ROLES = {
 }  # fmt: skip
 
 
+_ABOUT = ("dtype", "inputs_finite", "absmax", "inside", "operations")
 KINDS = frozenset({"loss", "clip", "grad", "weight", "activation", "batch"})
 """The kinds of events that may tell of one."""
 
@@ -104,7 +105,7 @@ def _counted(event: Event, names: Names) -> Iterator[Anomaly]:
         return
     brick: Brick | None = names.brick(event.rank, fields.get("brick"))
     stage = Stage.DATA if event.kind == "batch" else Stage.FORWARD
-    details: dict[str, Any] = {name: fields.get(name) for name in ("dtype", "inputs_finite", "absmax", "inside")}
+    details: dict[str, Any] = {name: fields.get(name) for name in _ABOUT}
     yield Anomaly(
         stage, event.step, whole(fields.get("micro")), event.rank, brick, "", nan, inf,
         whole(fields.get("numel")), event.id, event.time_ns, details,

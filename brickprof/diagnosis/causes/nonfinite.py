@@ -38,6 +38,7 @@ _OPERATIONS = {
     "empty-softmax": ("invalid-op", "a softmax over nothing but minus infinity"),
     "overflow": ("invalid-op", "too large a result"),
 }
+_DIVISIONS, _LOGARITHMS = {"div", "reciprocal"}, {"log", "log2", "log10", "log1p"}
 _COMPUTED = (Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER)
 
 
@@ -168,6 +169,23 @@ def _came_out_of(cause: Hypothesis, origin: Anomaly, case: Case) -> None:
         return
     cause.brick = _module(told, case)
     cause.supports(f"it came out of {_bare(told.fields.get('op'))} in {cause.brick}", 0.5, told.id)
+
+
+def _may_have(cause: Hypothesis, origin: Anomaly) -> None:
+    """The operations of compiled code that may have done it by themselves."""
+    asked = _asked(origin)
+    if len(asked) == 1:
+        cause.supports(
+            f"{asked[0]} is the one operation in it that has no finite result of some values", 1, origin.evidence
+        )
+        cause.action = f"Look at what {asked[0]} is given: keep it away from where there is no finite result."
+    elif asked:
+        cause.supports(f"some values have no finite result in {', '.join(asked)}", 0.5, origin.evidence)
+
+
+def _asked(origin: Anomaly) -> list[str]:
+    told = origin.details.get("operations")
+    return [str(each) for each in told] if isinstance(told, list) else []
 
 
 def _bare(op: Any) -> str:
@@ -348,6 +366,7 @@ def _invalid_op(origin: Anomaly, violation: Violation, before: int, case: Case) 
         elif origin.details.get("inputs_finite") is False:
             cause.contradicts("what went into it was not finite already", 2, origin.evidence)
         _came_out_of(cause, origin, case)
+        _may_have(cause, origin)
     elif origin.stage is Stage.WEIGHTS:
         cause.supports("the weights are the first thing that was seen to be not finite", 0.5, origin.evidence)
         cause.lacks(f"the gradients of step {origin.step:,} (--deep-at looks at them)")
@@ -427,6 +446,11 @@ def _loss_is_first(cause: Hypothesis, origin: Anomaly, timeline: Timeline) -> No
 def _operation(origin: Anomaly, made: Event | None, told: Event | None) -> str:
     if made is not None:
         return _OPERATIONS[str(made.fields.get("kind"))][0]
+    asked = {each.partition(" ")[0] for each in _asked(origin)}
+    if asked and asked <= _DIVISIONS:
+        return "division-by-zero"
+    if asked and asked <= _LOGARITHMS and origin.inf and not origin.nan:
+        return "log-of-zero"
     if origin.stage is Stage.LOSS and _factor(told) is not None:
         return "division-by-zero"
     made_by = str(origin.details.get("grad_fn") or "")
