@@ -6,7 +6,7 @@ block whose output is not finite is told of other steps too, by a ``Lookout``: o
 
 Outputs are checked by one sum each: finite if and only if no element is NaN or Inf, but for sums that
 overflow, which the second look sorts out. Backward times come from a hook on the output tensor, which never
-changes the gradient. Inside a compiled module nothing is hooked; the compiled module itself is.
+changes the gradient. Inside a compiled module nothing is hooked; the compiled module itself is, from outside.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from brickprof.capture import models, tensors
 from brickprof.capture.lookout import Lookout
 from brickprof.capture.outputs import Seen
 from brickprof.capture.probe import Probe
+from brickprof.capture.seats import Handle, around
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.survey import Measured, Row, deliver, measure
@@ -225,21 +226,26 @@ class BlocksProbe(Probe):
             return
         output, (nan, inf) = found
         self._lookout.rest()
-        if not output.brick:
-            return  # whatever it was, it came before the blocks, or stood between two
-        if self._broken.get(output.brick, step + 1) <= step:
+        # What stood before the blocks or between two, or in one or another of them, is the model's.
+        brick = output.brick or self._whole()
+        if not brick or self._broken.get(brick, step + 1) <= step:
             return  # one of a later step may have come home sooner
-        self._broken[output.brick] = step
+        self._broken[brick] = step
         fields = {
-            "brick": output.brick, "nan": nan, "inf": inf, "numel": output.numel,
+            "brick": brick, "nan": nan, "inf": inf, "numel": output.numel,
             "dtype": str(output.dtype).removeprefix("torch."), "phase": "forward",
-            "inputs_finite": True if output.follows else None, "micro": micro,
+            "inputs_finite": True if output.follows and output.brick else None, "micro": micro,
         }  # fmt: skip
         if output.asked is not None:
             fields |= {"inside": True, "operations": list(output.asked)}
         self.session.fact("activation", fields, step=step, always=True)
         value = math.nan if nan else math.inf
-        self.session.anomaly("activation", {"brick": output.brick, "value": value}, step=step)
+        self.session.anomaly("activation", {"brick": brick, "value": value}, step=step)
+
+    def _whole(self) -> int:
+        """The model, where there is one."""
+        names = [model.name for model in self.session.models]
+        return self.session.journal.brick(Brick(Kind.BLOCK, "", names[0])) if len(names) == 1 else 0
 
     def sample(self, brick: int, output: torch.Tensor) -> None:
         """Statistics of one output, in sampled steps."""
@@ -265,19 +271,14 @@ class BlocksProbe(Probe):
         deliver([measured for _, measured in sampled], self.session.readback, arrived)
 
 
-def _hooked(watchers: list[tuple[weakref.ref[nn.Module], _Watcher]]) -> list[Any]:
-    handles = []
-    for reference, watcher in watchers:
-        module = reference()
-        if module is not None:
-            handles.append(module.register_forward_pre_hook(watcher.before))
-            handles.append(module.register_forward_hook(watcher.after))
-    return handles
+def _hooked(watchers: list[tuple[weakref.ref[nn.Module], _Watcher]]) -> list[Handle]:
+    watched = [(module, watcher) for reference, watcher in watchers if (module := reference()) is not None]
+    return [handle for module, watcher in watched for handle in around(module, watcher.before, watcher.after)]
 
 
 def _keywords(frame: FrameType) -> list[torch.Tensor]:
-    """What a model is called with by name only (``model(**batch)``), from the frame of torch's that calls the hook.
-    A hook that asks for it leaves its number in the module, and so in a checkpoint of the whole of it."""
+    """What a model is called with by name only (``model(**batch)``), from the frame that calls the hook, torch's or a
+    seat's. A hook that asks for it leaves its number in the module, and so in a checkpoint of the whole of it."""
     told = frame.f_locals.get("kwargs")
     named = told.items() if isinstance(told, dict) else ()
     return [value for name, value in named if isinstance(value, torch.Tensor) and not _BESIDE.search(str(name))][:1]

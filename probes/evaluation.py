@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.nn.modules import batchnorm, dropout
 
-from brickprof.capture import models
 from brickprof.capture.probe import Probe
+from brickprof.capture.seats import around
 from brickprof.capture.session import Session
 from brickprof.capture.sites import caller
 from brickprof.capture.surroundings import hands_off
@@ -102,8 +102,8 @@ class EvaluationProbe(Probe):
             return
         for model in self.session.models:
             root = model.root()
-            if root is not None and not models.compiled(root):
-                self._handles.append(root.register_forward_pre_hook(_Watch(self, model.name).runs))
+            if root is not None:
+                self._handles += around(root, _Watch(self, model.name).runs)
 
     def _unhook(self) -> None:
         handles, self._handles = self._handles, []

@@ -24,6 +24,7 @@ _MOVES = frozenset(
         "unsqueeze", "view",
     }
 )  # fmt: skip
+_PRODUCTS = frozenset({"addmm", "baddbmm", "bmm", "convolution", "mm"})
 _PARTS = frozenset({"diagonal", "narrow", "select", "slice"})
 _CUTS = frozenset({"chunk", "split", "split_with_sizes", "unbind"})
 """What gives a part of a tensor: that one is finite says nothing of the others."""
@@ -60,14 +61,19 @@ class Judged(NamedTuple):
     strong: int
     """Nodes that may make something that is not finite of values that are."""
     beside: tuple[int, ...]
-    """Of each node: what is asked for by name and makes the constants and weights that it is computed from."""
+    """Of each node: what is asked for by name and makes, of data alone or of a weight, what it is computed from."""
+    asked: int
+    """Nodes that are asked for by name."""
+    products: int
+    """Nodes that make nothing but products, of a type that holds those of usual values."""
 
 
 def judged(forward: Forward, weights: Collection[int], given: Collection[int]) -> Judged:
     """``weights``: inputs that are parameters; ``given``: those that somebody has computed. What is made of neither,
-    such as a mask or a table of angles, is taken to be finite."""
+    such as a mask or a table of angles, is taken to be finite, but for operations that are asked for by name."""
     behind, proven, around, cut, sources, strong = _inputs(forward, given)
     beside = [0] * len(forward.inputs)
+    asked = products = 0
     for place in range(len(forward.inputs), len(forward.nodes)):
         node = forward.nodes[place]
         source = frozenset[int]().union(*(sources[each] for each in node.inputs))
@@ -75,7 +81,9 @@ def judged(forward: Forward, weights: Collection[int], given: Collection[int]) -
         before = _any(behind, node.inputs)
         own = 1 << place if before or (mixed and not source.isdisjoint(weights)) else 0
         constants = _any(beside, (each for each in node.inputs if not behind[each]))
-        beside.append(constants | (0 if own or not node.asked else 1 << place))
+        beside.append(constants | (1 << place if node.asked and source and not own else 0))
+        asked |= 1 << place if node.asked else 0
+        products |= 1 << place if node.target in _PRODUCTS and not node.narrow else 0
         weighed = any(sources[each] and not behind[each] for each in node.inputs)
         weak = node.target in _MOVES or (node.target in _MILD and not weighed and not node.narrow)
         part = _is_part(forward, place)
@@ -91,7 +99,7 @@ def judged(forward: Forward, weights: Collection[int], given: Collection[int]) -
         sources.append(
             source if len(source) < 3 else frozenset(sorted(source, key=lambda each: each not in weights)[:2])
         )
-    return Judged(tuple(behind), tuple(proven), strong, tuple(beside))
+    return Judged(tuple(behind), tuple(proven), strong, tuple(beside), asked, products)
 
 
 def _inputs(
@@ -162,7 +170,12 @@ def _blamed(known: Judged, found: Iterable[tuple[int, int]], block_of: BlockOf) 
 
 
 def _block(known: Judged, candidates: int, block_of: BlockOf) -> int:
-    blocks = {block_of(node) for node in bits(candidates & known.strong)}
+    """Where products are of other blocks than what is asked for by name, these are to blame."""
+    suspects = _between(known, candidates)
+    asked = suspects & known.asked
+    blocks = {block_of(node) for node in bits(suspects)}
+    if len(blocks) > 1 and asked and not suspects & ~(asked | known.products):
+        blocks = {block_of(node) for node in bits(asked)}
     return blocks.pop() if len(blocks) == 1 else NOBODY
 
 

@@ -311,7 +311,7 @@ class _Parts:
 
     def of(self, model: str, path: str) -> int:
         around = [part for part in self._parts.get(model, ()) if f"{path}.".startswith(f"{part}.")]
-        part = max(around, key=len, default="")
+        part = max(around, key=len, default=path)  # what has no weights is none of the blocks
         return self._session.journal.brick(Brick(Kind.BLOCK, part, model)) if part else NOBODY
 
     def behind(self, maker: Any, proven: Collection[Any], tails: Mapping[Any, int]) -> int:

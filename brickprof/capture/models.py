@@ -97,7 +97,7 @@ def blocks(model: Model, *, every: bool = False) -> list[tuple[str, nn.Module]]:
     if root is None:
         return []
     if compiled(root):
-        return [("", root)] if hookable(root) else []
+        return [("", root)]
     found = list(_every(root)) if every else list(_chosen(root, "", 0))
     limit = MOST_LEAVES if every else MOST_BLOCKS
     if len(found) > limit:
@@ -127,11 +127,6 @@ def compiled(module: nn.Module) -> bool:
     )
 
 
-def hookable(module: nn.Module) -> bool:
-    """A module compiled in place runs its own hooks inside the graph; a compiled wrapper runs them outside."""
-    return getattr(module, "_compiled_call_impl", None) is None
-
-
 def _chosen(module: nn.Module, prefix: str, depth: int, *, through: bool = False) -> Iterator[tuple[str, nn.Module]]:
     """``through``: what is compiled is no boundary."""
     for name, child in module.named_children():
@@ -139,8 +134,7 @@ def _chosen(module: nn.Module, prefix: str, depth: int, *, through: bool = False
         if through:
             child = _bare(child)
         if compiled(child) and not through:
-            if hookable(child):
-                yield path, child
+            yield path, child
         elif _is_container(child) or (depth < _DEPTH and _holds_stack(child)):
             if not _is_container(child):
                 yield path, child
@@ -155,7 +149,7 @@ def _chosen(module: nn.Module, prefix: str, depth: int, *, through: bool = False
 def _layers(stack: nn.Module, path: str, *, through: bool) -> Iterator[tuple[str, nn.Module]]:
     for name, child in stack.named_children():
         layer = _bare(child) if through else child
-        if _is_container(layer):
+        if _is_container(layer) and (through or not compiled(layer)):
             yield from _chosen(layer, f"{path}.{name}.", _DEPTH, through=through)
         elif _has_parameters(layer):
             yield f"{path}.{name}", layer
@@ -166,8 +160,7 @@ def _every(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         for name, child in module.named_children():
             path = f"{prefix}{name}"
             if compiled(child):
-                if hookable(child):
-                    yield path, child
+                yield path, child
                 continue
             if not _is_container(child):
                 yield path, child

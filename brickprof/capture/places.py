@@ -6,7 +6,7 @@ an operation behind a later loss, the innermost module whose call made it.
 Autograd numbers operations as it makes them, so that the numbers at the beginning and the end of a call tell which ones
 were made in it. A model that does the same in every step puts an operation at the same distance from the loss in every
 step; that is what is kept. Where the operations between it and the loss are others than they were, nothing is said.
-Nothing inside a compiled module is hooked.
+Nothing inside a compiled module is hooked; it itself is, from outside.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import nn
 
 from brickprof.bricks import Brick, Kind
 from brickprof.capture import graph, models
+from brickprof.capture.seats import around
 from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
 
@@ -192,8 +193,7 @@ class Places:
             self._classes.append(type(module))
 
         post = _Post(session, trail, number)
-        self._handles.append(module.register_forward_pre_hook(post.before, prepend=True))
-        self._handles.append(module.register_forward_hook(post.after))
+        self._handles += around(module, post.before, post.after, first=True)
 
     def learn(self, loss: torch.Tensor) -> None:
         """Keeps where the operations behind ``loss`` stand, if its forward was watched."""
@@ -268,7 +268,6 @@ def _modules(model: models.Model) -> Iterator[tuple[str, nn.Module]]:
         if id(module) in seen or isinstance(module, torch.jit.ScriptModule):
             continue
         seen.add(id(module))
-        if models.hookable(module):
-            yield model.path(path), module
+        yield model.path(path), module
         if not models.compiled(module):
             waiting += [(f"{path}.{name}".lstrip("."), child) for name, child in module.named_children()]

@@ -299,12 +299,19 @@ class GradFlow:
             "tensors": tuple(self._names.show_tensor(tensor) for tensor in tensors),
             "none": suspect.none > 0, "flowing": len(flowing), "steps": tuple(proof),
             "flow_evidence": tuple(self._flowing[key] for key in flowing[:2]), "tensor": last.name,
-            "brick": last.brick,
+            "brick": last.brick, "given_zeros": self._given_zeros(last, suspect),
         }  # fmt: skip
         return Violation(
             CONTRACT, "no-gradient", Severity.ERROR, symptom, min(observed_steps), proof[0],
             self._names.show(last.brick) or last.name, "block", rank, evidence, details,
         )  # fmt: skip
+
+    def _given_zeros(self, tensor: Tensor, suspect: _Parameter) -> str:
+        """The bias of the same layer, where that has a gradient and the weight one of exactly zero: one is what came
+        back to the layer, summed, the other that times what the layer was given."""
+        layer, _, name = tensor.name.rpartition(".")
+        bias = f"{layer}.bias" if layer else "bias"
+        return bias if name == "weight" and not suspect.none and (tensor.model, bias) in self._flowing else ""
 
     def _nearness(self, tensor: Tensor) -> tuple[int, int]:
         """Greater is nearer to the loss."""

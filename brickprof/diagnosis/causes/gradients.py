@@ -18,10 +18,15 @@ from brickprof.rules import wording
 def hypotheses(violation: Violation, case: Case) -> list[Hypothesis]:
     if violation.what != "no-gradient":
         return []
-    return [_no_path(violation), _dead(violation, case.timeline), _frozen(violation), _no_owner(violation)]
+    return [
+        _no_path(violation, case.timeline),
+        _dead(violation, case.timeline),
+        _frozen(violation),
+        _no_owner(violation),
+    ]
 
 
-def _no_path(violation: Violation) -> Hypothesis:
+def _no_path(violation: Violation, timeline: Timeline) -> Hypothesis:
     details, steps = violation.details, len(violation.details["steps"])
     cause = Hypothesis("no-gradient-path")
     none = "no gradient at all" if details["none"] else "a gradient of exactly zero"
@@ -29,6 +34,8 @@ def _no_path(violation: Violation) -> Hypothesis:
     cause.supports(text, min(1.0 + 0.5 * steps, 4.0), *violation.evidence)
     text = f"{wording.count(details['flowing'], 'other parameter')} of the model had one in the same steps"
     cause.supports(text, 1, *details["flow_evidence"])
+    if details.get("given_zeros") and _unseen(violation, timeline):
+        cause.contradicts(f"{details['given_zeros']}, of the same layer, has one", 3, *details["flow_evidence"])
     cause.whys.append(Why("Is the whole model cut off?", f"No: {text}.", violation.brick, details["flow_evidence"]))
     cause.whys.append(
         Why(
@@ -54,6 +61,17 @@ def _dead(violation: Violation, timeline: Timeline) -> Hypothesis:
         cause.contradicts("the gradient is missing, not zero", 3, *violation.evidence)
         return cause
     dead = _around(brick, timeline) if isinstance(brick, Brick) else None
+    bias = violation.details.get("given_zeros")
+    if bias and _unseen(violation, timeline):
+        what = f"{bias} has a gradient and {violation.details['tensor']} one of exactly zero"
+        text = f"{what}: all that {violation.brick} is given is zero"
+        cause.supports(text, 6, *violation.evidence)
+        if dead is None:
+            cause.whys.append(
+                Why("Why is the gradient zero?", wording.sentence(text), violation.brick, violation.evidence)
+            )
+            _revive(cause)
+            return cause
     if dead is not None:
         cause.supports(f"every output of {violation.brick} is zero", 6, dead)
         cause.whys.append(
@@ -64,13 +82,23 @@ def _dead(violation: Violation, timeline: Timeline) -> Hypothesis:
                 (dead,),
             )
         )
-        cause.action = "Lower the learning rate or change the initialisation or activation: these units are dead."
-        cause.next_experiment = "Run with LeakyReLU in this block: the gradient comes back if the units were dead."
+        _revive(cause)
     elif timeline.outputs:
         cause.contradicts(f"the outputs around {violation.brick} are not all zero", 2)
     else:
         cause.lacks("outputs of the block (level standard, sampled steps)")
     return cause
+
+
+def _unseen(violation: Violation, timeline: Timeline) -> bool:
+    """Whether nobody saw what the blocks of the model put out, such as those of compiled code."""
+    brick = violation.details.get("brick")
+    return isinstance(brick, Brick) and not any(seen.path and seen.model == brick.model for seen in timeline.outputs)
+
+
+def _revive(cause: Hypothesis) -> None:
+    cause.action = "Lower the learning rate or change the initialisation or activation: these units are dead."
+    cause.next_experiment = "Run with LeakyReLU in this block: the gradient comes back if the units were dead."
 
 
 def _around(brick: Brick, timeline: Timeline) -> str | None:
