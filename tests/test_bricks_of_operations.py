@@ -323,7 +323,7 @@ def test_nothing_inside_a_compiled_module_is_hooked() -> None:
     model = Recommender()
     model.tower.mlp.compile(backend="eager")
     paths = [path for path, _ in places._modules(models.describe(model, set()))]
-    assert sorted(paths) == ["", "head", "items", "tower", "tower.pool"]
+    assert sorted(paths) == ["", "head", "items", "tower", "tower.mlp", "tower.pool"]
 
 
 def test_a_healthy_run_tells_of_no_origin(tmp_path: Path) -> None:
