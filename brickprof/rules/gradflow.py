@@ -286,6 +286,7 @@ class GradFlow:
         suspect = self._suspects[last.key]
         proof = next(steps for tensor, steps in found if tensor is last)
         flowing = [key for key in self._flowing if key[0] == model]
+        others = [each for key, each in self._suspects.items() if key[0] == model and key != last.key]
         rank = suspect.steps[proof[0]][0]
         observed_steps = sorted(suspect.steps)
         evidence = tuple(suspect.steps[step][1] for step in proof[:4])
@@ -300,6 +301,7 @@ class GradFlow:
             "none": suspect.none > 0, "flowing": len(flowing), "steps": tuple(proof),
             "flow_evidence": tuple(self._flowing[key] for key in flowing[:2]), "tensor": last.name,
             "brick": last.brick, "given_zeros": self._given_zeros(last, suspect),
+            "missing_too": sum(each.none > 0 for each in others), "zero_too": sum(not each.none for each in others),
         }  # fmt: skip
         return Violation(
             CONTRACT, "no-gradient", Severity.ERROR, symptom, min(observed_steps), proof[0],

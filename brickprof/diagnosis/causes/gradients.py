@@ -34,7 +34,7 @@ def _no_path(violation: Violation, timeline: Timeline) -> Hypothesis:
     cause.supports(text, min(1.0 + 0.5 * steps, 4.0), *violation.evidence)
     text = f"{wording.count(details['flowing'], 'other parameter')} of the model had one in the same steps"
     cause.supports(text, 1, *details["flow_evidence"])
-    if details.get("given_zeros") and _unseen(violation, timeline):
+    if _given_zeros(violation, timeline):
         cause.contradicts(f"{details['given_zeros']}, of the same layer, has one", 3, *details["flow_evidence"])
     cause.whys.append(Why("Is the whole model cut off?", f"No: {text}.", violation.brick, details["flow_evidence"]))
     cause.whys.append(
@@ -61,8 +61,8 @@ def _dead(violation: Violation, timeline: Timeline) -> Hypothesis:
         cause.contradicts("the gradient is missing, not zero", 3, *violation.evidence)
         return cause
     dead = _around(brick, timeline) if isinstance(brick, Brick) else None
-    bias = violation.details.get("given_zeros")
-    if bias and _unseen(violation, timeline):
+    if _given_zeros(violation, timeline):
+        bias = violation.details["given_zeros"]
         what = f"{bias} has a gradient and {violation.details['tensor']} one of exactly zero"
         text = f"{what}: all that {violation.brick} is given is zero"
         cause.supports(text, 6, *violation.evidence)
@@ -90,9 +90,13 @@ def _dead(violation: Violation, timeline: Timeline) -> Hypothesis:
     return cause
 
 
-def _unseen(violation: Violation, timeline: Timeline) -> bool:
-    """Whether nobody saw what the blocks of the model put out, such as those of compiled code."""
-    brick = violation.details.get("brick")
+def _given_zeros(violation: Violation, timeline: Timeline) -> bool:
+    """Whether dead units stand before the layer: all that it is given is zero, what comes before it has gradients of
+    zero and does not lack them, and nobody saw what blocks put out, such as those of compiled code."""
+    details = violation.details
+    brick = details.get("brick")
+    if not details.get("given_zeros") or not details.get("zero_too") or details.get("missing_too"):
+        return False
     return isinstance(brick, Brick) and not any(seen.path and seen.model == brick.model for seen in timeline.outputs)
 
 
