@@ -136,6 +136,17 @@ def test_a_layer_that_is_given_zeros_is_on_the_path(tmp_path: Path, compiles: An
     assert finding.root_cause == "dead-activations" and "all that out is given is zero" in answers(finding)
 
 
+class Fallback(Dead):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(torch.zeros_like(self.hidden(x)))
+
+
+def test_zeros_that_nothing_is_behind_are_not_those_of_dead_units(tmp_path: Path) -> None:
+    net = Fallback(kills=False)
+    finding = first_finding(tmp_path, net, wrapped(net), lambda run, step: (run(torch.randn(8, 6)) - 1).square().mean())
+    assert finding.root_cause == "no-gradient-path"
+
+
 class ForgetsWeight(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

@@ -455,6 +455,28 @@ def test_scripts_that_go_to_a_gpu_are_told_first(tmp_path, on_gpu, needs, moved)
     assert str(moved) in outcome.said
 
 
+ASKS = """
+import sys, torch
+net, other = torch.nn.Sequential(torch.nn.Linear(2, 2)), torch.nn.Linear(2, 2)
+torch.optim.SGD(net.parameters(), lr=0.1)
+print([module._compiled_call_impl is not None for module in (net, net[0], other)], net(torch.ones(1, 2)).shape)
+"""
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_models_are_compiled_where_that_is_asked_for(tmp_path, compiled):
+    """Those that are trained, as a whole, and nothing else."""
+    outcome = Keeper(tmp_path / "out", timeout=120, jobs=1, compiled=compiled).run(script(tmp_path, ASKS, id="asks"))
+    assert f"[{compiled}, False, False] torch.Size([1, 2])" in outcome.said
+
+
+def test_both_ways_at_once(tmp_path):
+    asks = "import sys; print(sum(type(each).__module__ == 'sitecustomize' for each in sys.meta_path))"
+    made = script(tmp_path, asks, id="both")
+    outcome = Keeper(tmp_path / "out", timeout=60, jobs=1, compiled=True, on_gpu=True).run(made)
+    assert "2" in outcome.said.split()
+
+
 def test_the_command_runs_scores_and_misses_the_bar(cage, capsys):
     assert main(["zoo", "--json", "zoo.json", "--markdown", "zoo.md", "-o", "kept", "--jobs", "2"]) == 1
     told = json.loads((cage / "zoo.json").read_text())
@@ -545,8 +567,8 @@ def test_a_request_to_stop_ends_the_runs_too(tmp_path):
 def test_options_are_a_conscious_choice():
     (entry,) = (entry for entry in app.build()[0].registered_commands if entry.name == "zoo")
     assert sorted(name for name in entry.callback.__annotations__ if name != "return") == [
-        "again", "controls", "everything", "family", "faults", "folder", "gpu", "ids", "jobs", "json_file", "kind",
-        "level", "markdown_file", "on_gpu", "only_list", "out", "timeout",
+        "again", "compiled", "controls", "everything", "family", "faults", "folder", "gpu", "ids", "jobs", "json_file",
+        "kind", "level", "markdown_file", "on_gpu", "only_list", "out", "timeout",
     ]  # fmt: skip
 
 

@@ -48,6 +48,9 @@ def zoo(
     on_gpu: Annotated[
         bool, typer.Option("--on-gpu", help="Move what the scripts make to the GPU, though they name none.")
     ] = False,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="Compile the models of the scripts, though they compile none.")
+    ] = False,
     level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="Watch them at this level: light, standard (default), deep.")
     ] = None,
@@ -82,8 +85,9 @@ def zoo(
 
     if level is not None and level not in LEVELS:
         raise UsageError(f"--level is {level!r}.", f"Give one of: {', '.join(LEVELS)}.")
-    if level is not None and again:
-        raise UsageError("--again runs nothing, so that --level has nothing to say.", "Leave one of the two out.")
+    for option, given in (("--level", level is not None), ("--compiled", compiled)):
+        if given and again:
+            raise UsageError(f"--again runs nothing, so that {option} has nothing to say.", "Leave one of the two out.")
     both = everything or faults == controls
     ours = known.faults() | known.controls() if folder is None else known.elsewhere(folder)
     pool = [each for each in ours.values() if (both or each.healthy is controls) and (each.for_gpu or not gpu)]
@@ -95,7 +99,8 @@ def zoo(
     if again:
         marks = _judged_again(chosen, out)
     else:
-        marks = _judged(chosen, shown, jobs or _cores(), timeout, out, on_gpu or gpu, level or "")
+        ways = {"on_gpu": on_gpu or gpu, "compiled": compiled, "level": level or ""}
+        marks = _judged(chosen, shown, jobs or _cores(), timeout, out, ways)
     raise typer.Exit(_report(marks, shown, json_file, markdown_file))
 
 
@@ -128,20 +133,21 @@ def _unknown(word: str) -> None:
 
 
 def _judged(
-    chosen: Sequence[Specimen], console: Console, jobs: int, timeout: float, out: Path | None, on_gpu: bool, level: str
+    chosen: Sequence[Specimen], console: Console, jobs: int, timeout: float, out: Path | None, ways: dict[str, Any]
 ) -> list[Mark]:
+    """``ways``: how they are run, as a ``Keeper`` is told."""
     from brickprof.errors import NothingToJudge, OutputError
     from brickprof.reference.keeper import Keeper
     from brickprof.reference.score import judge
 
-    lacks = lacking(chosen, on_gpu)
+    lacks = lacking(chosen, ways["on_gpu"])
     if chosen and all(specimen.needs in lacks for specimen in chosen):
         missing = "GPU" if "gpu" in lacks else "Triton"
         raise NothingToJudge(f"Nothing of what was asked for can run on this machine: there is no {missing}.")
     try:
         with _place(out) as folder, _orderly_end(), _progress(console, len(chosen)) as told:
             kept = out is not None
-            keeper = Keeper(folder, timeout=timeout, jobs=jobs, keep_runs=kept, on_gpu=on_gpu, level=level)
+            keeper = Keeper(folder, timeout=timeout, jobs=jobs, keep_runs=kept, **ways)
             outcomes = keeper.run_all(chosen, lacks, told)
     except OSError as error:
         raise OutputError(f"{out or tempfile.gettempdir()} cannot be written: {error.strerror or error}.") from None

@@ -7,6 +7,7 @@ or 2 for wrong usage.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import runpy
 import sys
@@ -54,7 +55,7 @@ def _train(args: argparse.Namespace) -> int:
             sys.argv = [str(fault.path), *fault.args]
             runpy.run_path(str(fault.path), run_name="__main__")
             return 0
-        make = runpy.run_path(str(fault.path), run_name="fault")["TRAINER"]
+        make = importlib.import_module(f"brickprof.reference.faults.{fault.path.stem}").TRAINER
         steps = (*fault.settings, *steps)
     kernels = () if args.kernels is None else (f"kernels={args.kernels}",)
     config = configs.read(args.config, (*steps, *args.set, *kernels))

@@ -28,7 +28,7 @@ PATIENCE = 10.0
 """Seconds between the request to stop and the kill."""
 _SAID_BYTES = 4000
 _ROOT = str(Path(brickprof.__file__).resolve().parent.parent)
-_ON_DEVICE = str(Path(__file__).parent / "on_device")
+_ON_DEVICE, _COMPILED = str(Path(__file__).parent / "on_device"), str(Path(__file__).parent / "compiled")
 
 Told = Callable[[Specimen, Outcome], None]
 
@@ -69,12 +69,15 @@ class Keeper:
         jobs: int,
         keep_runs: bool = True,
         on_gpu: bool = False,
+        compiled: bool = False,
         level: str = "",
     ) -> None:
-        """``on_gpu``: scripts that name no device have theirs moved to the GPU."""
+        """``on_gpu``: scripts that name no device have theirs moved to the GPU; ``compiled``: their models are
+        compiled."""
         self.folder = folder
         self.level = level
         self.on_gpu = on_gpu
+        self.compiled = compiled
         self.timeout = timeout
         self.jobs = jobs
         self.keep_runs = keep_runs
@@ -125,7 +128,7 @@ class Keeper:
         with open(place / "output.txt", "wb") as output:
             process = subprocess.Popen(
                 command(specimen, runs.resolve(), self.level), cwd=work,
-                env=_environment(self.on_gpu and _names_no_device(specimen)), stdin=subprocess.DEVNULL,
+                env=_environment(self.on_gpu and _names_no_device(specimen), self.compiled), stdin=subprocess.DEVNULL,
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
             self._living.add(process)
@@ -148,9 +151,10 @@ def _names_no_device(specimen: Specimen) -> bool:
     return specimen.needs == "cpu" and specimen.family != "reference"
 
 
-def _environment(on_gpu: bool) -> dict[str, str]:
+def _environment(on_gpu: bool, compiled: bool) -> dict[str, str]:
     """Ours, with this very brickprof to import, and one thread each where nothing else is said."""
-    paths = [*([_ON_DEVICE] if on_gpu else []), _ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+    first = [*([_COMPILED] if compiled else []), *([_ON_DEVICE] if on_gpu else [])]
+    paths = [*first, _ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
