@@ -95,6 +95,10 @@ class BlocksProbe(Probe):
         self._forget()
         self._lookout.blind()
 
+    def compiled_in_place(self, module: Any) -> None:
+        if any(model.root() is module for model in self.session.models):  # it is watched from its first call on
+            self._choose(every=self._deep)
+
     def backward_begin(self, losses: Any, upstream: Any) -> None:
         if not self._root_watchers and self.session.models:
             self._choose(every=self._deep)

@@ -62,8 +62,8 @@ def containers(net: Net) -> None:
     blocks(net)
 
 
-def train(net: Net, steps: int = STEPS) -> list[float]:
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def train(net: Net, steps: int = STEPS, optimizer: torch.optim.Optimizer | None = None) -> list[float]:
+    optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=0.1)
     losses = []
     for _ in range(steps):
         x = torch.randn(8, 6)
@@ -117,6 +117,18 @@ def test_steps_begin_with_the_forward_of_what_was_compiled_in_place(tmp_path: Pa
     shapes = [event.fields["fed"] for event in run.events.itertuples() if event.kind == "shapes"]
     assert shapes[0] == [8, 6]
     assert {event.fields["fed"] for event in calls.itertuples()} == {8}
+
+
+def test_what_is_compiled_in_mid_run_is_watched_from_its_first_call_on(tmp_path: Path) -> None:
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with brickprof.attach(net, out=tmp_path, overhead="100%") as bp:
+        train(net, 5, optimizer)
+        whole(net)
+        train(net, 5, optimizer)
+    run = brickprof.load(bp.folder)
+    calls = run.events[run.events.kind == "criterion"]
+    assert list(calls.step) == list(range(10)) and {event.fields["fed"] for event in calls.itertuples()} == {8}
 
 
 def test_blocks_that_were_compiled_in_place_have_times(tmp_path: Path) -> None:

@@ -724,7 +724,10 @@ def _patch_compile() -> None:
     def compile_in_place(original: Any) -> Any:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             _about_to_compile(self)
-            return original(self, *args, **kwargs)
+            told = original(self, *args, **kwargs)
+            with contextlib.suppress(Exception):
+                hub.tell("compiled_in_place", self)
+            return told
 
         return call
 

@@ -49,6 +49,9 @@ class Probe:
     def compiling(self, module: Any) -> None:
         """``torch.compile`` is about to wrap ``module``."""
 
+    def compiled_in_place(self, module: Any) -> None:
+        """``module.compile()`` is over: what it calls is compiled, when it is called."""
+
     def graph_compiled(self, made: Any) -> None:
         """A graph is handed to a compiler: ``taps.compiled_graphs.Compiled``, whole as long as this signal lasts."""
 
@@ -99,8 +102,8 @@ class Probe:
 
 
 _OF_THE_RUN = {
-    "models_found", "close", "compiling", "graph_compiled", "optimizer_built", "loader_started", "evaluated",
-    "plateau_judged",
+    "models_found", "close", "compiled_in_place", "compiling", "graph_compiled", "optimizer_built", "loader_started",
+    "evaluated", "plateau_judged",
 }  # fmt: skip
 ALWAYS = frozenset(_OF_THE_RUN | {"scaler_step", "loss_broken"})
 """Signals that are sent in every step: rare, or too important to miss."""
