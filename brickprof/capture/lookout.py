@@ -153,7 +153,7 @@ class Lookout:
         """The one from which on stretches may have a sentry again, which costs less."""
         self._entered = -1
         """The last that has begun, or is about to: what was kept since then is of it."""
-        self._blind = self._awaits = self._taken = False
+        self._blind = self._awaits = self._taken = self._reaches = False
         self.insides = Insides(session, lambda value: bool(self.counts.readable(value)))
         """What is known of compiled code, once nobody has a hook any more."""
         self.sentries = Sentries(self)
@@ -223,7 +223,7 @@ class Lookout:
     def ahead(self, step: int, most: int, backwards: int = 1) -> int:
         """In how many of the steps behind ``step``, which is over, nobody looks out; up to ``most``. Each has so many
         ``backwards``."""
-        if not (self._posts or self.looks_inside):
+        if not (self._posts or self._would_look_inside()):
             return most
         if self.sentries.able and self.sentries.longest >= 2 * backwards:
             return min(self.sentries.longest // backwards, most)
@@ -306,7 +306,7 @@ class Lookout:
         self.sentries.stretched_until(session.step + steps)
         if session.step + 1 < self._rests_until or self._seen_anyway():
             return None
-        if not (self._posts or self.looks_inside):
+        if not (self._posts or self._would_look_inside()):
             return None
         self._unhook()
         self._relieve()
@@ -395,14 +395,18 @@ class Lookout:
         """Whether nothing is hooked, and compiled code can be looked into."""
         return not self._posts and self.insides.any and not (self.counts.lost or self.session.is_off(_PIECE))
 
+    def _would_look_inside(self) -> bool:
+        """Whether there is something to see there: a loss of this kind, on a device, and no graph that is replayed."""
+        return self._reaches and self.looks_inside
+
     def _inside(self, losses: Sequence[torch.Tensor]) -> None:
         """A backward begins behind compiled code: counts in what that has kept."""
         session = self.session
-        if not self.looks_inside or len(losses) != 1 or not on_device(losses[0]):
+        if not self.looks_inside or session.step < self._rests_until or not self._meets(session.step):
             return
-        if session.step < self._rests_until or not self._meets(session.step):
-            return
-        if hands_off() or static_outputs() or _thread() != session.thread:
+        alone = len(losses) == 1 and on_device(losses[0]) and _thread() == session.thread
+        self._reaches = alone and not (hands_off() or static_outputs())
+        if not self._reaches:
             return
         start = _counter()
         try:
