@@ -227,6 +227,16 @@ def test_code_from_before_anybody_watched_is_not_looked_into(tmp_path, stretches
     assert sum(stretches) > 50
 
 
+@pytest.mark.parametrize("where", ["on a host", "where graphs are replayed"])
+def test_where_nothing_is_to_be_seen_inside_stretches_go_on(tmp_path, stretches, counts, monkeypatch, where):
+    if where == "on a host":
+        monkeypatch.setattr(lookouts, "on_device", lambda tensor: False)
+    else:
+        monkeypatch.setattr(lookouts, "static_outputs", lambda: True)
+    run = recorded(tmp_path, Breaks(whole, -1, 0), most=32, batches=batches(200))
+    assert sum(stretches) > 50 and end_of(run)["looked_out"] == 0 and "probe_off" not in kinds_of(run)
+
+
 def test_an_error_of_ours_is_no_error_of_the_training(tmp_path, stretches, counts, monkeypatch):
     def fails(*_):
         raise RuntimeError("no such graph")
