@@ -496,7 +496,7 @@ def test_outputs_that_are_like_those_before_are_told_in_one_and_others_one_by_on
         looked.backward(loss, 1)
         kept = {output.data_ptr() for output in outputs}
         assert set(places[-1][::2]) <= kept
-        *_, follow = looked._seen[1]
+        _, _, follow, _ = looked._seen[1]
         return [size >> 2 for size in places[-1][1::2]], follow, len(one_by_one) > before
 
     chained = [False, True, True, True]

@@ -290,13 +290,17 @@ def recorded(folder, training, *, most, batches=None, ranks=1):
     return Run.open(watched.folder)
 
 
-def told(run):
-    """What there is to know about steps that nobody looked at."""
+def told(run, grown=64):
+    """What there is to know about steps that nobody looked at; ``grown``: from here on the run is certainly no longer
+    young, and up to step 64 it certainly is."""
     found = [event for event in run.events.itertuples() if event.kind == "loss"]
     losses = {(event.step, event.fields["micro"]): event.fields["value"] for event in found}
     end = next(event.fields for event in run.events.itertuples() if event.kind == "exit")
-    looked = sorted({event.step for event in run.events.itertuples() if event.kind == "optimizer" and event.step >= 64})
-    looked += [(event.step, event.fields["zeroed"]) for event in found if "zeroed" in event.fields]
+    looked = sorted(
+        {event.step for event in run.events.itertuples() if event.kind == "optimizer" and event.step >= grown}
+    )
+    certain = [event for event in found if not 64 <= event.step < grown]
+    looked += [(event.step, event.fields["zeroed"]) for event in certain if "zeroed" in event.fields]
     return losses, looked, end["steps"], end["updates"], end["dropped"]
 
 
@@ -337,7 +341,7 @@ def test_the_same_at_light_where_no_model_is_seen_to_run(tmp_path, stretches, ki
             watched._session.idle = lambda step, longest, *, clips, most=most: min(longest, most)
             training.run(loader() if loads else list(loader()))
         assert desk.stretch is None and bool(stretches) is bool(most)
-        found.append(told(Run.open(watched.folder)))
+        found.append(told(Run.open(watched.folder), grown=190))  # by the clock, and a fast machine comes so far
     (losses, *counts), (stretched, *others) = found
     assert counts == others and losses.items() <= stretched.items() and len(losses) > 480
     assert len(stretched) - len(losses) <= (11 if kind is UnderAMode else 0)

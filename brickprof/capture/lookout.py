@@ -153,7 +153,9 @@ class Lookout:
         """The one from which on stretches may have a sentry again, which costs less."""
         self._entered = -1
         """The last that has begun, or is about to: what was kept since then is of it."""
-        self._blind = self._awaits = self._taken = self._reaches = False
+        self._blind = self._awaits = self._taken = False
+        self._reaches = True
+        """Whether what was last looked for inside of compiled code could be seen there."""
         self.insides = Insides(session, lambda value: bool(self.counts.readable(value)))
         """What is known of compiled code, once nobody has a hook any more."""
         self.sentries = Sentries(self)
