@@ -5,7 +5,8 @@ block, in the order of the forward, each with the block to blame if it is not fi
 
 What is not finite spoils whatever is computed from it. If all that was kept before is finite and this is not, one of
 the operations between the two has made it so. Where they are of one block, that is the one; where they are of several,
-nobody can tell, and nobody is blamed. Operations that only move values do not count there, nor do those of a norm or a
+nobody can tell, and nobody is blamed, unless all but those that a script asks for by name (a logarithm, a division) are
+products, which need enormous factors. Operations that only move values do not count there, nor do those of a norm or a
 sum: they make hardly anything that is not finite of values that are.
 """
 
