@@ -39,6 +39,7 @@ from brickprof.journal import (
 )
 from brickprof.journal import lines as event_lines
 from brickprof.records import HISTOGRAM_BINS, RunMeta
+from tests.launching import until
 
 ROOT = Path(__file__).parents[1]
 HISTOGRAM = tuple(range(HISTOGRAM_BINS))
@@ -501,8 +502,8 @@ def capped(tmp_path_factory):
         if step == 700:
             journal.event("anomaly", step, {"what": "loss"})
             given["events"] += 1
-        if step % 20 == 0:
-            time.sleep(0.004)  # a training has its pauses; a loop without any starves the flush thread
+        if step % 40 == 0:
+            until(lambda: not (journal._sample_rows or journal._cap.busy))  # or the flush thread starves
             largest = max(largest, folder_size(journal.folder))
             tailed += tail.poll()
     journal.close()

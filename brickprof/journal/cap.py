@@ -58,20 +58,24 @@ class SizeCap:
         """Whether a file is being thinned and there is more to do."""
         return self._running is not None
 
-    def compact(self, anomalies: Collection[int], seconds: float | None = None) -> dict[str, int]:
-        """Thins what is too long, for ``seconds`` or to the end; the records dropped, by file."""
+    def compact(
+        self, anomalies: Collection[int], seconds: float | None = None, coming: tuple[str, int] = ("", 0)
+    ) -> dict[str, int]:
+        """Thins what is too long, for ``seconds`` or to the end; the records dropped, by file. ``coming``: so many
+        bytes are to be written to that file, whose slack may be shorter than that."""
         dropped: dict[str, int] = {}
         until = None if seconds is None else time.monotonic() + seconds
-        while (self._running or self._start(anomalies)) and (until is None or time.monotonic() < until):
+        while (self._running or self._start(anomalies, *coming)) and (until is None or time.monotonic() < until):
             name, records = self._advance()
             if records:
                 dropped[name] = dropped.get(name, 0) + records
         return dropped
 
-    def _start(self, anomalies: Collection[int]) -> bool:
+    def _start(self, anomalies: Collection[int], awaited: str, size: int) -> bool:
         now = time.monotonic()
         for name, file in self._files.items():
-            if file.size > self._soft[name] and now >= self._not_before[name]:
+            too_long = file.size > self._soft[name] or (name == awaited and file.size + size > self._hard[name])
+            if too_long and now >= self._not_before[name]:
                 target = int(_TARGET * self._soft[name])
                 if isinstance(file, EventFile):
                     work = compact_events(file, target, frozenset(anomalies), self._writing)

@@ -292,7 +292,7 @@ class Journal:
 
     def _makes_room(self, file: FrameFile, size: int) -> bool:
         if not self._cap.fits(file, size):
-            self._count(self._cap.compact(self._anomalies))
+            self._count(self._cap.compact(self._anomalies, coming=(file.name, size)))
         return self._cap.fits(file, size)
 
     def _tick(self) -> None:
