@@ -46,6 +46,9 @@ def built(*names: str) -> StepClock:
         pytest.param("AB", "dfbbAfbB" * 2, "b0b0A0b0B0b1b1A1b1B1", id="gan with two backwards"),
         pytest.param("AB", "fbAB" * 2, "b0A0B0b1A1B1", id="two optimizers, one backward"),
         pytest.param("AB", "dfbA" * 3, "b0A0b1A1b2A2", id="an optimizer that never steps"),
+        pytest.param("AB", "fbAB" + "fbA" * 2 + "fbAB" * 2, "b0A0B0b1A1b2A2b3A3B3b4A4B4", id="one that steps at times"),
+        pytest.param("AB", "fbAB" + "fbB" + "fbA" + "fbAB", "b0A0B0b1B1b1A1b2A2B2", id="one that led is waited for"),
+        pytest.param("AB", "fbfbAB" + "fbfbA" + "fbfbAB", "b0b0A0B0b1b1A1b2b2A2B2", id="accumulated, at times"),
         pytest.param("", "fbwfbwfb", "b0b1b2", id="hand-written updates"),
         pytest.param("", "fbfbwfbfb", "b0b0b1b1", id="hand-written, accumulated"),
     ],
@@ -77,3 +80,38 @@ def test_a_skipped_update_still_ends_the_step() -> None:
     clock.optimizer_stepped(65)  # the scaler stepped, the optimizer did not
     assert clock.activity()
     assert clock.number == 1
+
+
+@pytest.mark.parametrize(
+    ("left_out", "names", "script", "expected"),
+    [
+        pytest.param("A", "B", "fbB" * 3, "b2B2b3B3b4B4", id="one that takes over"),
+        pytest.param("A", "BC", "fbBfbC" * 2, "b2B2b2C2b3B3b3C3", id="two that take over"),
+        pytest.param("A", "BC", "fbBC" * 2, "b2B2C2b3B3C3", id="two of one backward"),
+        pytest.param("", "B", "fbBfbA" * 2, "b2B2b2A2b3B3b3A3", id="one that joins, before the other"),
+        pytest.param("", "B", "fbAB" * 2, "b2A2B2b3A3B3", id="one that joins, behind the other"),
+        pytest.param("", "B", "fbA" * 2, "b2A2b3A3", id="one that is built and never used"),
+    ],
+)
+def test_those_that_are_built_later_have_a_first_round_of_their_own(left_out, names, script, expected) -> None:
+    clock = built("A")
+    drive(clock, "fbA" * 2)
+    for name in names:
+        clock.optimizer_built(ord(name))
+    asked = []
+    stepped = clock.optimizer_stepped
+
+    class Joining:
+        """A clock whose newcomers are joined as a session does that."""
+
+        def __getattr__(self, name):
+            return getattr(clock, name)
+
+        def optimizer_stepped(self, optimizer):
+            if optimizer in clock.joining:
+                asked.append(set(clock.awaited_by(optimizer)))
+                clock.joined(set(map(ord, left_out)))
+            stepped(optimizer)
+
+    assert "".join(f"{word}{step}" for word, step in drive(Joining(), script)) == expected
+    assert all(each <= {ord("A")} for each in asked)

@@ -35,6 +35,7 @@ from brickprof.capture.device_clock import DeviceClock
 from brickprof.capture.dispatch import Dispatch
 from brickprof.capture.fused import Fused
 from brickprof.capture.models import Model
+from brickprof.capture.newcomers import Newcomers
 from brickprof.capture.readback import Readback
 from brickprof.capture.steps import StepClock
 from brickprof.capture.stretch import Passed, Stretches, rate_of
@@ -190,6 +191,7 @@ class Session:
         self._publish_at = self._read_back_at = 0
         self.halting = False
         self.by_hand = ByHand(self.book, self.steps)
+        self.newcomers = Newcomers(self.book, self.steps)
         self._escalations: dict[bool, tuple[int, int]] = {}
         """By whether something was not finite: how often deep capture was switched on, and when it next may be."""
         self._reason = ("", -1)
@@ -393,6 +395,8 @@ class Session:
             before = self.costs.get("models", 0)
             self._guarded("models", self.census.want_leaves, losses)
             self.cadence.rescan_took(self.costs.get("models", 0) - before)
+        if self.newcomers.awaited:
+            self._guarded("newcomers", self.newcomers.backward, losses)
         if self.lookout is not None:
             self.lookout.backward(losses)
         self.emit("backward_begin", losses, upstream)
@@ -413,6 +417,8 @@ class Session:
         start = _counter()
         steps = self.steps
         if upstream is not None or len(losses) != 1 or self.backward_depth or self.census.due or self.expecting:
+            return False
+        if self.newcomers.awaited:
             return False
         if not steps.plain and not self._passes_on_with_backward():
             return False
@@ -446,6 +452,7 @@ class Session:
     def optimizer_built(self, optimizer: Any) -> None:
         number = self.book.optimizer(optimizer)
         self.steps.optimizer_built(number)
+        self.newcomers.built()
         self._guarded("models", self.census.want, owned(optimizer))
         self.cadence.renew(self.step)
         self.emit("optimizer_built", optimizer)
@@ -517,8 +524,7 @@ class Session:
         self.gradients_used = True
         if self._rate_leapt(number, rate_of(optimizer)):
             self.emit("rate_leapt", optimizer)
-        self.steps.optimizer_stepped(number)
-        self._look_ahead()
+        self._stepped(optimizer, number)
         self._spent += _counter() - start
         return True
 
@@ -534,6 +540,11 @@ class Session:
             self.emit("optimizer_end", optimizer)
         elif leapt:
             self.emit("rate_leapt", optimizer)
+        self._stepped(optimizer, number)
+
+    def _stepped(self, optimizer: Any, number: int) -> None:
+        if number in self.steps.joining:
+            self._guarded("newcomers", self.newcomers.updates, optimizer, number)
         self.steps.optimizer_stepped(number)
         self._look_ahead()
 
@@ -552,8 +563,7 @@ class Session:
 
     def scaler_step(self, scaler: Any, optimizer: Any) -> None:
         self.emit("scaler_step", scaler, optimizer)
-        self.steps.optimizer_stepped(self.book.optimizer(optimizer))
-        self._look_ahead()
+        self._stepped(optimizer, self.book.optimizer(optimizer))
 
     # -- steps
 

@@ -5,13 +5,17 @@ the moment it changes.
 
 A step is one round of updates: each optimizer steps at most once in it. It ends at the first activity
 (a fetch, a forward, a backward, a zero_grad) after every optimizer that takes part has stepped. Who takes
-part is every live optimizer in the first round and, from then on, whoever stepped in the round before; so
+part is every optimizer in the first round and, from then on, whoever stepped in the round before; so
 a GAN's two updates are one step, five critic updates to one generator update are five steps, and an
-optimizer that was built and never used holds nothing up. Without any optimizer, a backward pass after the
-weights changed (or the gradients were cleared) starts the next step: hand-written SGD, accumulation included.
+optimizer that was built and never used holds nothing up. One that shared its last backward with another's
+update is not waited for past that backward. Those that are built later have a first round of their own.
+Without any optimizer, a backward pass after the weights changed (or the gradients were cleared) starts the
+next step: hand-written SGD, accumulation included.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 
 class StepClock:
@@ -19,9 +23,12 @@ class StepClock:
         "_due",
         "_expected",
         "_known",
+        "_partners",
+        "_served",
         "_stepped",
         "_updated",
         "backwards",
+        "joining",
         "number",
         "total_backwards",
         "updates",
@@ -35,7 +42,13 @@ class StepClock:
         self.total_backwards = 0
         self.updates = 0
         self.updates_by_optimizer = False
+        self.joining: set[int] = set()
+        """Built when others had made updates; none of them has made one."""
         self._known: set[int] = set()
+        self._partners: set[int] = set()
+        """Those whose last update was of the same backward as another's before."""
+        self._served = 0
+        """How many backwards there had been at the last update."""
         self._expected: set[int] | None = None
         self._stepped: set[int] = set()
         self._due = False
@@ -43,19 +56,27 @@ class StepClock:
 
     def optimizer_built(self, optimizer: int) -> None:
         self._known.add(optimizer)
+        if self.updates_by_optimizer:
+            self.joining.add(optimizer)
 
-    def optimizer_gone(self, optimizer: int) -> None:
-        self._known.discard(optimizer)
-        if self._expected is not None:
-            self._expected.discard(optimizer)
+    def awaited_by(self, newcomer: int) -> Collection[int]:
+        """Of those that were there before, whoever the first update of ``newcomer`` would be waited for with."""
+        expected = self._known if self._expected is None else self._expected
+        return expected - self.joining - self._stepped if newcomer in self.joining else ()
+
+    def joined(self, left_out: Collection[int]) -> None:
+        """The first update of those that have joined: without the ones ``left_out``, and with each other."""
+        expected = self._known if self._expected is None else self._expected
+        self._expected = (expected - set(left_out)) | self.joining
+        self.joining = set()
 
     def optimizer_begins(self, optimizer: int) -> bool:
         """An optimizer is about to step. True when that starts a new step."""
-        return self.advance() if self._due or optimizer in self._stepped else False
+        return self.advance() if optimizer in self._stepped else False
 
     def lone(self, optimizer: int) -> bool:
         """Whether its update begins no step and is not its second in this one."""
-        return not self._due and optimizer not in self._stepped
+        return optimizer not in self._stepped
 
     def only(self, optimizer: int) -> bool:
         """Whether it made this step's one update, which ends the step, as it did the step before."""
@@ -65,6 +86,11 @@ class StepClock:
         self.updates_by_optimizer = True
         if optimizer not in self._stepped:  # a scaler's step and the optimizer's own are one update
             self.updates += 1
+            if self._stepped and self._served == self.total_backwards:
+                self._partners.add(optimizer)
+            else:
+                self._partners.discard(optimizer)
+            self._served = self.total_backwards
         self._known.add(optimizer)
         self._stepped.add(optimizer)
         expected = self._known if self._expected is None else self._expected
@@ -76,6 +102,11 @@ class StepClock:
         return self._due
 
     @property
+    def _closed(self) -> bool:
+        """Whether a forward or a backward now is the next step's."""
+        return self._due or bool(self._stepped and self._expected and self._stepped >= self._expected - self._partners)
+
+    @property
     def updated(self) -> bool:
         """Whether an optimizer stepped since the step began: a batch that is fetched now is the next step's."""
         return self._due or bool(self._stepped)
@@ -83,18 +114,18 @@ class StepClock:
     @property
     def plain(self) -> bool:
         """Whether a backward now is one more of this step, in a training whose updates an optimizer makes."""
-        return self.updates_by_optimizer and self.backwards < 8 and not self._due and not self._updated
+        return self.updates_by_optimizer and self.backwards < 8 and not self._closed and not self._updated
 
     def activity(self) -> bool:
         """A forward, a zero_grad or an evaluation begins. True when that starts a new step."""
-        return self.advance() if self._due else False
+        return self.advance() if self._closed else False
 
     def fetched(self) -> bool:
         """A batch is asked for: after any update, that is the next step."""
         return self.advance() if self._due or self._stepped else False
 
     def backward_begins(self) -> bool:
-        started = self.advance() if self._due or self._updated else False
+        started = self.advance() if self._closed or self._updated else False
         self.backwards += 1
         self.total_backwards += 1
         return started
