@@ -20,7 +20,6 @@ Before = Callable[[Any, Any], Any]
 After = Callable[[Any, Any, Any], Any]
 _IMPL = "_compiled_call_impl"
 _compiling = torch.compiler.is_compiling
-_seats: weakref.WeakKeyDictionary[nn.Module, _Seat] = weakref.WeakKeyDictionary()
 
 
 class Handle(Protocol):
@@ -32,54 +31,53 @@ def around(module: nn.Module, before: Before, after: After | None = None, *, fir
     if module.__dict__.get(_IMPL) is None:
         handles: list[Handle] = [module.register_forward_pre_hook(before, prepend=first)]
         return handles if after is None else [*handles, module.register_forward_hook(after)]
-    seat = _seats.get(module)
-    if seat is None or module.__dict__[_IMPL] is not seat.call:  # it was compiled anew since
-        seat = _seats[module] = _Seat(module)
+    seat = module.__dict__[_IMPL]
+    if not isinstance(seat, _Seat):  # or it was compiled anew since
+        seat = module.__dict__[_IMPL] = _Seat(module)
     return [seat.add(before, after, first=first)]
 
 
 class _Seat:
+    """Stands in the place of what it calls, and is held by nobody but the module: that is held by what it calls."""
+
     def __init__(self, module: nn.Module) -> None:
         self._module = weakref.ref(module)
         self._taken: tuple[_Taken, ...] = ()
-        self._compiled = compiled = module.__dict__[_IMPL]
+        self._compiled = module.__dict__[_IMPL]
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if _compiling():
-                return compiled(*args, **kwargs)
-            called, taken = self._module(), self._taken
-            for each in taken:
-                each.before(called, args)
-            output = compiled(*args, **kwargs)
-            for each in taken:
-                if each.after is not None:
-                    each.after(called, args, output)
-            return output
-
-        self.call = call
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _compiling():
+            return self._compiled(*args, **kwargs)
+        called, taken = self._module(), self._taken
+        for each in taken:
+            each.before(called, args)
+        output = self._compiled(*args, **kwargs)
+        for each in taken:
+            if each.after is not None:
+                each.after(called, args, output)
+        return output
 
     def add(self, before: Before, after: After | None, *, first: bool) -> _Taken:
-        taken, module = _Taken(self, before, after), self._module()
+        taken = _Taken(self, before, after)
         self._taken = (taken, *self._taken) if first else (*self._taken, taken)
-        if module is not None:
-            module.__dict__[_IMPL] = self.call
         return taken
 
     def leave(self, taken: _Taken) -> None:
         self._taken = tuple(each for each in self._taken if each is not taken)
         module = self._module()
-        if not self._taken and module is not None and module.__dict__.get(_IMPL) is self.call:
+        if not self._taken and module is not None and module.__dict__.get(_IMPL) is self:
             module.__dict__[_IMPL] = self._compiled
-            _seats.pop(module, None)
 
 
 class _Taken:
     __slots__ = ("_seat", "after", "before")
 
     def __init__(self, seat: _Seat, before: Before, after: After | None) -> None:
-        self._seat = seat
+        self._seat = weakref.ref(seat)
         self.before = before
         self.after = after
 
     def remove(self) -> None:
-        self._seat.leave(self)
+        seat = self._seat()
+        if seat is not None:
+            seat.leave(self)
