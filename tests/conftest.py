@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Each of several workers, and each process that it starts, has one thread: torch's threads wait for one another by
+# spinning, and two workers with two threads each take four times as long on two cores. Torch reads it when it loads.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from brickprof.capture import loops
 
