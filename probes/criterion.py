@@ -210,7 +210,7 @@ def _entropy(counts: Any) -> float | None:
     The entropy of a small sample is too low by about (classes - 1) / (2 samples).
     """
     total = int(counts.sum())
-    if total < 4 * len(counts):
+    if not total or total < 4 * len(counts):
         return None
     share = counts / total
     return float(-(share * np.log(share)).sum() + (len(counts) - 1) / (2 * total))

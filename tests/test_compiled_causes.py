@@ -85,6 +85,54 @@ def test_a_block_without_weights_is_told_from_the_one_that_it_feeds(tmp_path: Pa
     assert f"sqrt in test_compiled_causes.py:{line}" in answers(finding)
 
 
+class WithLoss(nn.Module):
+    """Its own code has its loss in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, number: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.head(torch.tanh(self.body(x)))
+        return logits, self.loss(logits, y, number)
+
+
+class Surprise(WithLoss):
+    def loss(self, logits: torch.Tensor, y: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+        return -torch.log(torch.softmax(logits / (1e-5 + number), -1).gather(1, y[:, None])).mean()
+
+
+class Ratio(WithLoss):
+    def loss(self, logits: torch.Tensor, y: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(logits, y, reduction="sum") * number / number
+
+
+class Mean(WithLoss):
+    def loss(self, logits: torch.Tensor, y: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(logits, torch.where(number > 0, y, -100))
+
+
+@pytest.mark.parametrize("compiles", [in_place, wrapped])
+@pytest.mark.parametrize(
+    ("kind", "operation", "cause"),
+    [
+        (Surprise, "log", "log-of-zero"), (Ratio, "div", "division-by-zero"), (Mean, "nll_loss", "division-by-zero"),
+    ],
+)  # fmt: skip
+def test_a_loss_that_breaks_in_the_models_own_code(
+    tmp_path: Path, compiles: Any, kind: type[WithLoss], operation: str, cause: str
+) -> None:
+    net = kind()
+
+    def loss_of(run: Any, step: int) -> torch.Tensor:
+        x = torch.randn(8, 6)
+        return run(x, x.argmax(1) % 4, torch.tensor(0.0 if step == 9 else 1.0))[1]
+
+    finding = first_finding(tmp_path, net, compiles(net), loss_of)
+    assert (finding.first_step, finding.root_cause, finding.brick) == (9, cause, kind.__name__)
+    assert f"{operation} in test_compiled_causes.py:{kind.loss.__code__.co_firstlineno + 1}" in answers(finding)
+
+
 class Sums(nn.Module):
     """A product and a sum, in float16, and nothing kept between the two."""
 

@@ -525,6 +525,10 @@ def _empty_mean(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Ten
     return (F.cross_entropy(model(x), y, reduction="none") * mask).sum() / mask.sum()
 
 
+def _no_targets(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(x), torch.full_like(y, -100))
+
+
 def _overflow(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.exp(model(x) * 1e4).mean()
 
@@ -549,6 +553,7 @@ def _masked_row(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Ten
     [
         (_dead_log, "log-of-zero", "LogBackward0"),
         (_empty_mean, "division-by-zero", "DivBackward0"),
+        (_no_targets, "empty-mean", "NllLossBackward0"),
         (_overflow, "overflow", "ExpBackward0"),
         (_broken_data, "input", "AddmmBackward0"),
         (_broken_weight, "weights", None),

@@ -172,6 +172,64 @@ def test_a_healthy_training_is_told_nothing_and_stays_as_it_is(tmp_path, stretch
         assert torch.equal(mine, theirs)
 
 
+class WithLoss(Net):
+    """A model whose own code has its loss in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.ones(()))
+
+    def forward(self, x):
+        return super().forward(x).square().sum() / self.count
+
+
+class OwnLoss(Breaks):
+    def __init__(self, compiles, at, parts=1) -> None:
+        super().__init__(compiles, at, 0, WithLoss())
+        self._parts = parts
+
+    def loss(self, x):
+        return self._loss(x) / self._parts
+
+    def break_it(self):
+        self.net.count.zero_()
+
+
+def owns_loss(net):
+    return torch.compile(net, backend=BACKEND)
+
+
+def owns_loss_in_place(net):
+    net.compile(backend=BACKEND)
+    return net
+
+
+@pytest.mark.parametrize("compiles", [owns_loss, owns_loss_in_place])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_loss_that_breaks_inside_is_the_models(tmp_path, stretches, counts, compiles, parts):
+    """With the line of the division."""
+    run = recorded(tmp_path, OwnLoss(compiles, 200, parts), most=32, batches=batches(230))
+    step, path, fields = first_broken(run)
+    assert (step, path, fields["numel"], fields["inside"], fields["inputs_finite"]) == (200, "", 1, True, None)
+    assert fields["operations"] == [f"div in test_insides.py:{WithLoss.forward.__code__.co_firstlineno + 1}"]
+
+
+class ScaledToNothing(OwnLoss):
+    def loss(self, x):
+        self._seen = getattr(self, "_seen", -1) + 1
+        return self._loss(x) / (0.0 if self._seen == self._at else 1.0)
+
+    def break_it(self):
+        pass
+
+
+def test_what_is_done_to_a_loss_outside_is_not_the_models(tmp_path, stretches, counts):
+    run = recorded(tmp_path, ScaledToNothing(owns_loss, 200), most=32, batches=batches(230))
+    first = run.loss[~run.loss["value"].map(math.isfinite)].iloc[0]
+    broken = run.events[(run.events.kind == "activation") & (run.events.step == 200)]
+    assert first["step"] == 200 and broken.empty
+
+
 class DividesByNothing(Breaks):
     """What breaks is the loss, and no block."""
 

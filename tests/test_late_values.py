@@ -211,6 +211,12 @@ class Ratio(torch.nn.Module):
         return x / x.relu()
 
 
+class Ignores(torch.nn.Module):
+    def forward(self, x):
+        targets = torch.where((x.detach() > 0).all(1), 0, -100)
+        return torch.nn.functional.cross_entropy(x, targets)
+
+
 class Root(torch.nn.Module):
     def forward(self, x):
         return x.sqrt()
@@ -238,8 +244,13 @@ def origins_of(folder, last, **backward):
 
 @pytest.mark.parametrize(
     ("last", "kind"),
-    [(Logarithm(), "log-of-zero"), (Ratio(), "division-by-zero"), (Root(), "root-of-negative")],
-    ids=["log", "division", "root"],
+    [
+        (Logarithm(), "log-of-zero"),
+        (Ratio(), "division-by-zero"),
+        (Root(), "root-of-negative"),
+        (Ignores(), "empty-mean"),
+    ],
+    ids=["log", "division", "root", "mean"],
 )
 def test_where_a_loss_broke_is_known_of_a_device_as_of_a_host(tmp_path, monkeypatch, last, kind):
     on_a_host = origins_of(tmp_path / "host", last)

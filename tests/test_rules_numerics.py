@@ -785,7 +785,10 @@ def test_a_declared_warm_up_that_never_was():
 
 @pytest.mark.parametrize(
     ("kind", "cause"),
-    [("log-of-zero", "log-of-zero"), ("division-by-zero", "division-by-zero"), ("root-of-negative", "invalid-op")],
+    [
+        ("log-of-zero", "log-of-zero"), ("division-by-zero", "division-by-zero"), ("empty-mean", "division-by-zero"),
+        ("root-of-negative", "invalid-op"),
+    ],
 )
 def test_the_operation_that_broke_is_believed(kind, cause):
     made = Made()

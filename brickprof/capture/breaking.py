@@ -99,8 +99,16 @@ def _power(function: Any, inputs: list[Look]) -> str | None:
     return None
 
 
+def _mean(function: Any, inputs: list[Look]) -> str | None:
+    """Of the losses of all targets but those to be ignored."""
+    weight = _named(inputs, "total_weight")
+    is_mean = graph.setting(function, "reduction") == 1
+    return "empty-mean" if is_mean and weight is not None and weight["zeros"] else None
+
+
 _RULES: dict[str, Callable[[Any, list[Look]], str | None]] = {
     "Log": _log, "Log2": _log, "Log10": _log, "Log1P": _log1p, "Log1p": _log1p, "Div": _division, "Pow": _power,
+    "NllLoss": _mean, "NllLoss2D": _mean,
 }  # fmt: skip
 _MASKS = frozenset({"attn_mask", "attn_bias"})
 _OVER_MASKED = frozenset({"Logsumexp", "Logcumsumexp"})

@@ -18,8 +18,11 @@ DELICATE = {
     "rsqrt": ("rsqrt",), "pow": ("pow", "__pow__", "ipow", "rpow"), "acos": ("acos", "arccos"),
     "asin": ("asin", "arcsin"), "atanh": ("atanh", "arctanh"),
     "div": ("div", "truediv", "itruediv", "divide", "true_divide"), "reciprocal": ("reciprocal", "truediv", "div"),
+    "nll_loss": ("cross_entropy", "nll_loss"),
 }  # fmt: skip
 """Operations that have no finite result of some values, and what a script may call them."""
+_MEANS = frozenset({"nll_loss_forward", "nll_loss2d_forward"})
+"""What is, in the end, a division by the number of targets: ``nll_loss`` here."""
 _ENTRY = re.compile(r"L\[['\"](\w+)['\"]\]|\[['\"]?(\w+)['\"]?\]")
 _AROUND = frozenset({"", "_modules", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
 _FRAME = re.compile(r'File "(.+)", line (\d+), in ')
@@ -94,14 +97,21 @@ def of_module(module: Any) -> Forward | None:
             inputs.append(hasattr(value, "dim"))
         made_from = tuple(places[each] for each in node.all_input_nodes)
         paths, narrow = frozenset({path} if path else ()), str(getattr(value, "dtype", "")) == "torch.float16"
-        target = _target(node.target)
+        target = _called(node)
         nodes.append(Node(target, made_from, paths, narrow, _asked(node, target)))
     return Forward(tuple(inputs), tuple(nodes), returned)
 
 
+def _called(node: Any) -> str:
+    target, original = _target(node.target), node.meta.get("original_aten")
+    of_mean = target in _MEANS or (target == "div" and original is not None and _target(original) in _MEANS)
+    return "nll_loss" if of_mean else target
+
+
 def _asked(node: Any, target: str) -> str:
     original = node.meta.get("original_aten")
-    if target not in DELICATE or (original is not None and _target(original) != target):
+    part = original is not None and _target(original) not in {target, *_MEANS}
+    if target not in DELICATE or part:
         return ""
     frames = reversed(_FRAME.findall(node.stack_trace or ""))
     return next((":".join(frame) for frame in frames if sites.users(frame[0])), "")
@@ -203,10 +213,20 @@ def _placed(found: Sequence[_Said], inputs: int, operations: Sequence[Traced]) -
         else:
             paths = {each.path for each in operations[at : after[place] + 1] if each.source == said.source}
         certain = place >= inputs and "" not in paths
-        calls = asked.get(said.source, ()) if said.target in DELICATE else ()
-        asks = said.source if any(name in calls for name in DELICATE.get(said.target, ())) else ""
-        nodes.append(Node(said.target, said.inputs, frozenset(paths if certain else ()), said.narrow, asks))
+        target = _meant(said.target, asked.get(said.source, ()))
+        asks = said.source if target in DELICATE and _calls(target, asked.get(said.source, ())) else ""
+        nodes.append(Node(target, said.inputs, frozenset(paths if certain else ()), said.narrow, asks))
     return tuple(nodes)
+
+
+def _meant(target: str, called: Collection[str]) -> str:
+    """Whether a division is that of a mean, where no other is ``called`` in its line."""
+    of_mean = target in _MEANS or (target == "div" and not _calls("div", called) and _calls("nll_loss", called))
+    return "nll_loss" if of_mean else target
+
+
+def _calls(target: str, called: Collection[str]) -> bool:
+    return any(name in called for name in DELICATE[target])
 
 
 def _anchored(found: Sequence[_Said], inputs: int, operations: Sequence[Traced]) -> list[int] | None:

@@ -12,6 +12,7 @@ way is not known, nothing is said of the others.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _MOST_FUNCTIONS = 256
 """On the way from a loss: beyond, most of a model is not compiled, and it is too long."""
 _MOST_TENSORS, _MOST_ROUTES, _MOST_ASKED = 256, 16, 4
+_MOST_SCALES = 2
 _LEAF = "AccumulateGrad"
 _SELF = "self"
 """Where a graph begins that was made of a module's own code: what is in no module inside it is in that one."""
@@ -65,6 +67,8 @@ class Plan(NamedTuple):
     """The same of what comes after them."""
     leads: tuple[int, ...]
     """Inputs that somebody has computed, by their places."""
+    own: bool
+    """Whether it is a module's own code, and all that is in no module inside of it is that module's."""
 
 
 class _Stop(NamedTuple):
@@ -77,7 +81,8 @@ class _Stop(NamedTuple):
 
 
 class _Pick(NamedTuple):
-    """A tensor on the way: what the function at this stop has saved, by its place, or by name and place."""
+    """A tensor on the way: what the function at this stop has saved, by its place, or by name and place; the loss
+    itself, if it has put out that (place -1)."""
 
     stop: int
     name: str
@@ -131,7 +136,7 @@ class Insides:
         marks = tuple(stop.mark for stop in way)
         picks = self._routes.get(marks)
         if picks is None and learn and len(self._routes) < _MOST_ROUTES:
-            picks = self._routes[marks] = self._routed(way)
+            picks = self._routes[marks] = self._routed(way, loss)
         found: list[Inside] = []
         saved: dict[int, Sequence[torch.Tensor]] = {}
         for stop, name, place, brick, asked in picks or ():
@@ -139,6 +144,10 @@ class Insides:
             if plan is None:
                 value = getattr(function, name)
                 value = value[place] if place >= 0 else value
+            elif place < 0:
+                if _made_by(loss) is not function:  # it was scaled since
+                    continue
+                value = loss
             else:
                 if stop not in saved:
                     saved[stop] = _saved(function)
@@ -179,7 +188,7 @@ class Insides:
         way.sort(key=lambda stop: graph.order(stop.function))
         return way if any(stop.plan is not None for stop in way) else None
 
-    def _routed(self, way: Sequence[_Stop]) -> tuple[_Pick, ...]:
+    def _routed(self, way: Sequence[_Stop], loss: torch.Tensor) -> tuple[_Pick, ...]:
         """What to look at on such a way."""
         bricks, proven = _Parts(self._session), set[Any]()
         plans = {stop.function: stop.plan for stop in way if stop.plan is not None}
@@ -190,7 +199,12 @@ class Insides:
                 asked = plans[maker].asked if maker in plans else ()
                 proven.add(maker)
             picks.append(_Pick(stop, name, place, brick, asked))
-        enough = 0 < len(picks) <= _MOST_TENSORS and any(pick.brick for pick in picks)
+        last = _made_by(loss)
+        own = plans.get(last)
+        if own is not None and own.own and self._readable(loss):
+            at = next(at for at, stop in enumerate(way) if stop.function is last)
+            picks.append(_Pick(at, "", -1, own.tail, own.asked))
+        enough = 0 < len(picks) <= _MOST_TENSORS and any(pick.brick or pick.asked for pick in picks)
         return tuple(picks) if enough else ()
 
     def _all(self, way: Sequence[_Stop], met: set[tuple[Any, int]]) -> Iterator[_Found]:
@@ -264,7 +278,7 @@ class Insides:
         found = blame.witnesses(judged, outputs, readable, block_of)
         end, last = blame.tail(judged, outputs, found, block_of)
         kept = tuple(Kept(each.kept, each.block, _asked(made, each.between)) for each in found)
-        return Plan(len(saved), kept, max(end, NOBODY), _asked(made, last), tuple(given.values()))
+        return Plan(len(saved), kept, max(end, NOBODY), _asked(made, last), tuple(given.values()), bricks.own)
 
 
 class Insider(Sentry):
@@ -343,6 +357,10 @@ class _Bricks(_Parts):
         self._known: dict[int, int] = {}
         self._roots = self._found(leaves)
 
+    @property
+    def own(self) -> bool:
+        return any(here == _SELF for here, _, _ in self._roots)
+
     def of_node(self, node: int) -> int:
         if node not in self._known:
             bricks = {self._of_path(path) for path in self._made.nodes[node].paths or {_SELF}}
@@ -385,6 +403,19 @@ def _asked(made: Forward, between: int) -> Asked:
 def _told(node: Node) -> str:
     file, _, line = node.asked.rpartition(":")
     return f"{node.target} in {os.path.basename(file)}:{line}"
+
+
+def _made_by(loss: torch.Tensor) -> Any:
+    """The function that has put out a loss, or what it is a plain fraction of, as of a mean of micro-batches."""
+    function: Any = loss.grad_fn
+    for _ in range(_MOST_SCALES):
+        if type(function).__name__ != "DivBackward0":
+            break
+        by = function._saved_other
+        if by is None or by.device.type != "cpu" or by.dim() or not 1 <= abs(float(by)) < math.inf:
+            break
+        function = function.next_functions[0][0]
+    return function
 
 
 def _saved(function: Any) -> tuple[torch.Tensor, ...]:

@@ -49,7 +49,7 @@ def sighting(anomaly: Anomaly, where: str) -> str:
     if anomaly.stage is Stage.DATA:
         return f"the batch of {step} holds {share(anomaly, 'value')} that {verb(anomaly)} {what}"
     if anomaly.stage is Stage.FORWARD:
-        made = "what compiled code keeps of" if anomaly.details.get("inside") else "the output of"
+        made = "what compiled code made in" if anomaly.details.get("inside") else "the output of"
         output = f"{made} {where or 'a block'}"
         return f"{share(anomaly, 'value')} of {output} {verb(anomaly)} {what} in {step}"
     if anomaly.stage is Stage.CLIP:
