@@ -51,9 +51,9 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  multiple of gradient or weight), grown (its norm over the gradient's)}]
     origin       op (autograd node), kind (log-of-zero|log-of-negative|division-by-zero|root-of-negative|overflow|
                  empty-softmax|empty-mean|input|weights|unknown), inputs [{name, min, max, zeros, nan, inf, numel}],
-                 depth (nodes from the loss), nodes, tensor (of weights), brick (of weights, or the innermost module that the
-                 operation stands in, where that is known), given_by (of an operation in a model's own code: the
-                 module that made what it was given)
+                 depth (nodes from the loss), nodes, tensor (of weights), brick (of weights, or the innermost module
+                 that the operation stands in, where that is known), given_by (of an operation in a model's own code:
+                 the module that made what it was given)
     units        brick, activation (ReLU|Tanh|Sigmoid), units, rows, dead (share of units), saturated (share of values)
     wiring       places, rows, shifts [[places ahead, share of targets that are the input token there]], attention
                  [{brick, next (share of scored places that see the next one), placeless (share of equal tokens with

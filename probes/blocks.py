@@ -232,7 +232,8 @@ class BlocksProbe(Probe):
         self._lookout.rest()
         # What stood before the blocks or between two, or in one or another of them, is the model's.
         brick = output.brick or self._whole()
-        if not brick or self._broken.get(brick, step + 1) <= step:
+        before = self._broken.get(brick, step + 1)
+        if not brick or before < step or (before == step and not output.asked):
             return  # one of a later step may have come home sooner
         self._broken[brick] = step
         fields = {

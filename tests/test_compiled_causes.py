@@ -88,13 +88,14 @@ def test_a_block_without_weights_is_told_from_the_one_that_it_feeds(tmp_path: Pa
 class WithLoss(nn.Module):
     """Its own code has its loss in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, alone: bool) -> None:
         super().__init__()
-        self.body, self.head = nn.Linear(6, 16), nn.Linear(16, 4)
+        self.body, self.head, self.alone = nn.Linear(6, 16), nn.Linear(16, 4), alone
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor, number: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x: torch.Tensor, y: torch.Tensor, number: torch.Tensor) -> Any:
         logits = self.head(torch.tanh(self.body(x)))
-        return logits, self.loss(logits, y, number)
+        loss = self.loss(logits, y, number)
+        return loss if self.alone else (loss, logits)
 
 
 class Surprise(WithLoss):
@@ -112,6 +113,7 @@ class Mean(WithLoss):
         return F.cross_entropy(logits, torch.where(number > 0, y, -100))
 
 
+@pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("compiles", [in_place, wrapped])
 @pytest.mark.parametrize(
     ("kind", "operation", "cause"),
@@ -120,13 +122,14 @@ class Mean(WithLoss):
     ],
 )  # fmt: skip
 def test_a_loss_that_breaks_in_the_models_own_code(
-    tmp_path: Path, compiles: Any, kind: type[WithLoss], operation: str, cause: str
+    tmp_path: Path, compiles: Any, kind: type[WithLoss], operation: str, cause: str, alone: bool
 ) -> None:
-    net = kind()
+    net = kind(alone)
 
     def loss_of(run: Any, step: int) -> torch.Tensor:
         x = torch.randn(8, 6)
-        return run(x, x.argmax(1) % 4, torch.tensor(0.0 if step == 9 else 1.0))[1]
+        put_out = run(x, x.argmax(1) % 4, torch.tensor(0.0 if step == 9 else 1.0))
+        return put_out if alone else put_out[0]
 
     finding = first_finding(tmp_path, net, compiles(net), loss_of)
     assert (finding.first_step, finding.root_cause, finding.brick) == (9, cause, kind.__name__)

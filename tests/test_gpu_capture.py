@@ -251,10 +251,22 @@ class Residual(torch.nn.Module):
         return torch.sqrt(-x.square() - 1.0) + x if self.spoils else x
 
 
+class Graded(Stack):
+    """Its own code has its loss in it."""
+
+    def __init__(self, layers: int = 6, width: int = 1024) -> None:
+        super().__init__(layers, width)
+        self.register_buffer("count", torch.ones(()))
+
+    def forward(self, x, target):
+        return torch.nn.functional.cross_entropy(super().forward(x), target) / self.count
+
+
 def stacked(net, steps, *, at=-1, clip=True, compiled=None, peak_from=-1, parts=1, between=lambda step: None):
     """Classifies random rows, in ``parts`` with a backward each; the forward of block 2 breaks in the last of step
     ``at``."""
     run = compiled if compiled is not None else net
+    error = run if isinstance(net, Graded) else lambda x, y: torch.nn.functional.cross_entropy(run(x), y)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
     draw = torch.Generator(device="cuda").manual_seed(1)
     for step in range(steps):
@@ -267,7 +279,7 @@ def stacked(net, steps, *, at=-1, clip=True, compiled=None, peak_from=-1, parts=
         optimizer.zero_grad()
         for part in range(parts):
             net.blocks[2].spoils = step == at and part == parts - 1
-            loss = torch.nn.functional.cross_entropy(run(x.chunk(parts)[part]), target.chunk(parts)[part])
+            loss = error(x.chunk(parts)[part], target.chunk(parts)[part])
             (loss / parts).backward()
         if clip:
             torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
@@ -519,6 +531,27 @@ def test_the_block_of_a_nan_in_compiled_code_is_exact_in_a_step_that_nobody_look
     assert (first.step, path, first.fields["inside"]) == (at, "blocks.2", True)
     assert sum(stretched) > 60 and end["looked_out"] > 60
     assert [event.fields for event in events if event.kind == "probe_off"] == []
+
+
+@pytest.mark.parametrize("at", [150, 171])
+def test_a_loss_that_breaks_inside_compiled_code_is_the_models(tmp_path, monkeypatch, anew, stretched, at):
+    ready_to_count()
+    monkeypatch.setattr(sentry, "_SHARE", 1e3)
+    net = Graded().cuda()
+
+    def breaks(step):
+        if step == at:
+            net.count.zero_()
+
+    with brickprof.attach(net, out=tmp_path, overhead="25%") as bp:
+        stacked(net, 190, compiled=torch.compile(net), between=breaks)
+    run = brickprof.load(bp.folder)
+    first = next(event for event in run.events.itertuples() if event.kind == "activation")
+    (path,) = run.bricks.path[run.bricks.id == first.fields["brick"]]
+    line = Graded.forward.__code__.co_firstlineno + 1
+    assert (first.step, path, first.fields["numel"]) == (at, "", 1)
+    assert first.fields["operations"] == [f"div in test_gpu_capture.py:{line}"]
+    assert sum(stretched) > 60
 
 
 @pytest.mark.parametrize("parts", ["whole", "blocks"])

@@ -786,7 +786,9 @@ def test_a_declared_warm_up_that_never_was():
 @pytest.mark.parametrize(
     ("kind", "cause"),
     [
-        ("log-of-zero", "log-of-zero"), ("division-by-zero", "division-by-zero"), ("empty-mean", "division-by-zero"),
+        ("log-of-zero", "log-of-zero"),
+        ("division-by-zero", "division-by-zero"),
+        ("empty-mean", "division-by-zero"),
         ("root-of-negative", "invalid-op"),
     ],
 )
