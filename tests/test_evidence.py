@@ -529,6 +529,15 @@ def _no_targets(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Ten
     return F.cross_entropy(model(x), torch.full_like(y, -100))
 
 
+def _no_rows(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(x[:0]), y[:0])
+
+
+def _weightless(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    out = model(x)
+    return F.cross_entropy(out, y, weight=torch.zeros(out.shape[1]))
+
+
 def _overflow(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.exp(model(x) * 1e4).mean()
 
@@ -554,6 +563,8 @@ def _masked_row(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Ten
         (_dead_log, "log-of-zero", "LogBackward0"),
         (_empty_mean, "division-by-zero", "DivBackward0"),
         (_no_targets, "empty-mean", "NllLossBackward0"),
+        (_no_rows, "empty-mean", "NllLossBackward0"),
+        (_weightless, "empty-mean", "NllLossBackward0"),
         (_overflow, "overflow", "ExpBackward0"),
         (_broken_data, "input", "AddmmBackward0"),
         (_broken_weight, "weights", None),

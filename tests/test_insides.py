@@ -214,24 +214,8 @@ def test_a_loss_that_breaks_inside_is_the_models(tmp_path, stretches, counts, co
     assert fields["operations"] == [f"div in test_insides.py:{WithLoss.forward.__code__.co_firstlineno + 1}"]
 
 
-class ScaledToNothing(OwnLoss):
-    def loss(self, x):
-        self._seen = getattr(self, "_seen", -1) + 1
-        return self._loss(x) / (0.0 if self._seen == self._at else 1.0)
-
-    def break_it(self):
-        pass
-
-
-def test_what_is_done_to_a_loss_outside_is_not_the_models(tmp_path, stretches, counts):
-    run = recorded(tmp_path, ScaledToNothing(owns_loss, 200), most=32, batches=batches(230))
-    first = run.loss[~run.loss["value"].map(math.isfinite)].iloc[0]
-    broken = run.events[(run.events.kind == "activation") & (run.events.step == 200)]
-    assert first["step"] == 200 and broken.empty
-
-
-class DividesByNothing(Breaks):
-    """What breaks is the loss, and no block."""
+class OutsideIsBad:
+    """What breaks is what is done to the loss, and no block."""
 
     def loss(self, x):
         self._seen = getattr(self, "_seen", -1) + 1
@@ -241,8 +225,17 @@ class DividesByNothing(Breaks):
         pass
 
 
-def test_where_no_block_is_to_blame_none_is(tmp_path, stretches, counts):
-    run = recorded(tmp_path, DividesByNothing(function, 200, 0), most=32, batches=batches(230))
+class Divides(OutsideIsBad, Breaks):
+    pass
+
+
+class DividesOwn(OutsideIsBad, OwnLoss):
+    pass
+
+
+@pytest.mark.parametrize("training", [lambda: Divides(function, 200, 0), lambda: DividesOwn(owns_loss, 200)])
+def test_where_no_block_is_to_blame_none_is(tmp_path, stretches, counts, training):
+    run = recorded(tmp_path, training(), most=32, batches=batches(230))
     first = run.loss[~run.loss["value"].map(math.isfinite)].iloc[0]
     broken = run.events[(run.events.kind == "activation") & (run.events.step == 200)]
     assert first["step"] == 200 and broken.empty

@@ -70,7 +70,7 @@ def one_more(kept, parts):
 
 
 @pytest.mark.parametrize("level", ["light", "standard"])
-@pytest.mark.parametrize(("keeps", "parts"), [(True, 1), (False, 3)])
+@pytest.mark.parametrize(("keeps", "parts"), [(True, 1), (False, 3), (True, 9)])
 @pytest.mark.parametrize("training", [again, anew, in_pairs, one_more])
 def test_each_loss_is_of_its_own_step(tmp_path, training, keeps, parts, level):
     kept = []

@@ -100,7 +100,7 @@ def _power(function: Any, inputs: list[Look]) -> str | None:
 
 
 def _mean(function: Any, inputs: list[Look]) -> str | None:
-    """Of the losses of all targets but those to be ignored."""
+    """Of the losses of all targets but those that are ignored, by their weights."""
     weight = _named(inputs, "total_weight")
     is_mean = graph.setting(function, "reduction") == 1
     return "empty-mean" if is_mean and weight is not None and weight["zeros"] else None

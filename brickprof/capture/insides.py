@@ -36,6 +36,7 @@ _MOST_FUNCTIONS = 256
 """On the way from a loss: beyond, most of a model is not compiled, and it is too long."""
 _MOST_TENSORS, _MOST_ROUTES, _MOST_ASKED = 256, 16, 4
 _MOST_SCALES = 2
+"""How often a loss may be divided before its backward."""
 _LEAF = "AccumulateGrad"
 _SELF = "self"
 """Where a graph begins that was made of a module's own code: what is in no module inside it is in that one."""

@@ -6,7 +6,8 @@ the step clock, with whom the round of that first update is whole.
 A second training in the same process (a fold, a trial, a resume) leaves the optimizer of the first behind: gone, alive
 in somebody's list, or in a cycle that nobody has collected yet. A round that waited for it would take the next batch's
 loss for its own. So those are left out that are gone, all of whose parameters the new one has taken over, or that no
-backward has reached since. Told from a loss's graph, for a few backwards and not for longer.
+backward has reached since. Told from a loss's graph, for a few backwards and not for longer: more
+micro-batches than that are like the first.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Newcomers:
         others = self._steps.awaited_by(number)
         alive = {self._book.optimizer(each): each for each in self._book.optimizers()}
         mine = set(map(id, owned(optimizer)))
-        known = bool(mine & self._reached) and self._left > 0
+        known = bool(mine & self._reached)
         self._steps.joined({each for each in others if self._is_out(alive.get(each), mine, known)})
         self._reached.clear()
         self.awaited = False

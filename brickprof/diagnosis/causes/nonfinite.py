@@ -33,7 +33,7 @@ _OPERATIONS = {
     "log-of-zero": ("log-of-zero", "a logarithm of zero"),
     "log-of-negative": ("invalid-op", "a logarithm of a negative number"),
     "division-by-zero": ("division-by-zero", "a division by zero"),
-    "empty-mean": ("division-by-zero", "a mean over no targets, as all of them are to be ignored"),
+    "empty-mean": ("division-by-zero", "a mean over no targets (none came, or all are ignored or weigh nothing)"),
     "root-of-negative": ("invalid-op", "a root of a negative number"),
     "sqrt": ("invalid-op", "a root of a negative number"),
     "empty-softmax": ("invalid-op", "a softmax over nothing but minus infinity"),
@@ -345,7 +345,9 @@ def _invalid_op(origin: Anomaly, violation: Violation, before: int, case: Case) 
         _names_it(cause, made)
         if made.fields.get("kind") == "empty-mean":
             cause.action = "Leave out what has no targets, or divide the sum of the losses by at least 1."
-            cause.next_experiment = f"Count the targets of step {origin.step:,} that are not to be ignored."
+            cause.next_experiment = (
+                f"Count the targets of step {origin.step:,} that are not ignored and weigh something."
+            )
     elif maker is not None and origin.stage is Stage.LOSS:
         where = timeline.names.show(timeline.names.brick(origin.rank, maker.fields.get("brick")))
         cause.supports(f"{where} was given finite values and gave others in step {maker.step:,}", 3, maker.id)
