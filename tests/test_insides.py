@@ -218,8 +218,11 @@ class OutsideIsBad:
     """What breaks is what is done to the loss, and no block."""
 
     def loss(self, x):
+        return self._loss(x) / self._next()
+
+    def _next(self):
         self._seen = getattr(self, "_seen", -1) + 1
-        return self._loss(x) / (0.0 if self._seen == self._at else 1.0)
+        return 0.0 if self._seen == self._at else 1.0
 
     def break_it(self):
         pass
@@ -233,7 +236,25 @@ class DividesOwn(OutsideIsBad, OwnLoss):
     pass
 
 
-@pytest.mark.parametrize("training", [lambda: Divides(function, 200, 0), lambda: DividesOwn(owns_loss, 200)])
+def function_of_two(net):
+    return torch.compile(lambda x, by: net(x).square().mean() / by, backend=BACKEND)
+
+
+class DividesWithin(OutsideIsBad, Breaks):
+    """In code that was compiled with the model's, and is not the model's."""
+
+    def loss(self, x):
+        return self._loss(x, torch.tensor(self._next()))
+
+
+NOBODYS = {
+    "outside": lambda: Divides(function, 200, 0),
+    "outside of its own": lambda: DividesOwn(owns_loss, 200),
+    "within a function": lambda: DividesWithin(function_of_two, 200, 0),
+}
+
+
+@pytest.mark.parametrize("training", NOBODYS.values(), ids=NOBODYS)
 def test_where_no_block_is_to_blame_none_is(tmp_path, stretches, counts, training):
     run = recorded(tmp_path, training(), most=32, batches=batches(230))
     first = run.loss[~run.loss["value"].map(math.isfinite)].iloc[0]
