@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import brickprof
+from brickprof.capture import newcomers
 from brickprof.run import Run
 
 STEPS = 90
@@ -79,6 +80,21 @@ def test_each_loss_is_of_its_own_step(tmp_path, training, keeps, parts, level):
     found = losses(Run.open(watched.folder))
     assert len(found) > 2.5 * STEPS * parts
     assert all(value == pytest.approx(step + micro / 16, abs=1e-4) for (step, micro), value in found.items())
+
+
+def test_where_no_loss_can_be_followed_nobody_who_lives_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(newcomers, "leaves", lambda loss: ())
+    generator, critic = net(), net()
+    with brickprof.attach(net(), out=tmp_path) as watched:
+        second = torch.optim.SGD(generator.parameters(), lr=0.1)
+        trained(generator, [second], first=0)
+        first = torch.optim.SGD(critic.parameters(), lr=0.1)
+        for step in range(STEPS, 2 * STEPS):
+            trained(critic, [first], first=step, steps=1)
+            trained(generator, [second], first=step, steps=1)
+    found = losses(Run.open(watched.folder))
+    assert len(found) > 2.5 * STEPS
+    assert all(value == pytest.approx(step, abs=1e-4) for (step, _), value in found.items())
 
 
 class Forgetting(list):
