@@ -330,6 +330,10 @@ def of_the_targets(h, scale):
     return h * F.cross_entropy(h, torch.full((4,), 3))
 
 
+def of_both(h, scale):
+    return h * F.cross_entropy(h, torch.full((4,), 3)) / scale
+
+
 def line_of(function):
     return f"test_blame.py:{function.__code__.co_firstlineno + 1}"
 
@@ -341,7 +345,7 @@ def test_operations_without_a_finite_result_of_some_values_are_named(tmp_path, m
     if cached:
         monkeypatch.setattr(forward_graphs, "forward", SimpleNamespace(of_module=of_text))
     torch.manual_seed(0)
-    net = Asked(nothing, logarithm, of_a_constant, ratio, of_the_targets)
+    net = Asked(nothing, logarithm, of_a_constant, ratio, of_the_targets, of_both)
     with brickprof.attach(net, out=tmp_path) as bp:
         run = compiles(net)
         insides = Insides(bp._session, lambda value: value.is_contiguous() and value.is_floating_point())
@@ -355,6 +359,7 @@ def test_operations_without_a_finite_result_of_some_values_are_named(tmp_path, m
     assert named.pop("blocks.2") == {f"log in {line_of(of_a_constant)}"}
     assert named.pop("blocks.3") == {f"div in {line_of(ratio)}"}
     assert named.pop("blocks.4") == {f"nll_loss in {line_of(of_the_targets)}"}
+    assert f"div in {line_of(of_both)}" in named.pop("blocks.5")
     assert not any(named.values())
 
 
