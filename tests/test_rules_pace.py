@@ -74,6 +74,32 @@ def test_ordinary_waits_are_no_findings(waits, work):
     assert judge(loading(waits, work), pace.Budget).violations == ()
 
 
+def evaluated(steps: int, every: int, batches: int, *, wait_ms: float = 8.0) -> Made:
+    """Trains with a quick loader, 5 ms a step, and draws so many ``batches`` from a slow one every so many steps."""
+    made, now, drawn = Made(), START, [0, 0]
+    for step in range(steps):
+        for loader, wait, work in [(0, 0.5, 5.0), *[(1, wait_ms, 2.0)] * (batches if step % every == every - 1 else 0)]:
+            now += int(wait * MS)
+            drawn[loader] += 1
+            batch = {"loader": loader, "wait_ns": int(wait * MS), "count": drawn[loader]}
+            made.records.append(Event("batch", step, batch, 1000 + sum(drawn), now, 0))
+            now += int(work * MS)
+        made.step(step)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "batches"), [(400, 40, 4), (2000, 150, 12)], ids=["a few batches", "seconds of a long run"]
+)
+def test_the_slow_loader_of_an_evaluation_now_and_then_does_not_slow_the_training_down(steps, every, batches):
+    assert judge(evaluated(steps, every, batches), pace.Budget).violations == ()
+
+
+def test_the_slow_loader_of_evaluations_that_take_most_of_the_time_is_found():
+    (violation,) = judge(evaluated(100, 10, 40), pace.Budget).violations
+    assert violation.cause == "loader-bound"
+
+
 # -- a late rank
 
 

@@ -85,7 +85,7 @@ class Budget:
 
     def _loading(self, story: Story, rank: int, contract: Contract) -> Violation | None:
         for each in waits(story, rank):
-            if _bound(each, story.steps(rank), contract):
+            if _bound(each, contract):
                 return _loader(each, rank, _runs_ahead(story, rank), contract)
         return None
 
@@ -215,11 +215,11 @@ def _storm(
 # -- waiting for data
 
 
-def _bound(each: Waits, steps: int, contract: Contract) -> bool:
+def _bound(each: Waits, contract: Contract) -> bool:
     if len(each.waited) < contract.threshold("steps"):
         return False
     usual = float(np.median(each.waited))
-    lost = usual * max(steps, len(each.waited))
+    lost = usual * each.drawn
     mostly = float(np.percentile(each.shares, 25)) >= contract.threshold("wait_share")
     return mostly and usual >= contract.threshold("wait_seconds") and lost >= contract.threshold("lost_seconds")
 

@@ -17,6 +17,8 @@ from brickprof.rules.names import number, whole
 from brickprof.rules.story import Story
 
 Floats = npt.NDArray[np.float64]
+_PART = 0.25
+"""Of the time that goes by with the batches of the busiest loader: whose batches take less of it are not judged."""
 
 
 class Waits(NamedTuple):
@@ -25,19 +27,29 @@ class Waits(NamedTuple):
     events: tuple[Event, ...]
     waited: Floats
     lasted: Floats
+    drawn: int
+    """How many the loader has given in all."""
 
     @property
     def shares(self) -> Floats:
         return self.waited / self.lasted
 
+    @property
+    def spent(self) -> float:
+        """Seconds of the run that went by with its batches."""
+        return self.drawn * float(np.median(self.lasted)) if len(self.lasted) else 0.0
+
 
 def waits(story: Story, rank: int) -> list[Waits]:
-    """One for each loader that was drawn from."""
+    """One for each loader that was drawn from for a good part of the run: that of an evaluation now and then is not
+    what makes a training slow."""
     by_loader: dict[int, list[Event]] = {}
     for event in story.events("batch", rank):
         if number(event.fields.get("wait_ns")) is not None:
             by_loader.setdefault(whole(event.fields.get("loader")), []).append(event)
-    return [_waits(events) for events in by_loader.values() if len(events) > 1]
+    found = [_waits(events) for events in by_loader.values() if len(events) > 1]
+    longest = max((each.spent for each in found), default=0.0)
+    return [each for each in found if each.spent >= _PART * longest]
 
 
 def _waits(events: list[Event]) -> Waits:
@@ -51,7 +63,8 @@ def _waits(events: list[Event]) -> Waits:
         if follows and not starts and 0 < waited <= 1.05 * lasted:
             rows.append((event, waited, lasted))
     waited_for, whole_times = np.array([row[1] for row in rows]), np.array([row[2] for row in rows])
-    return Waits(tuple(row[0] for row in rows), waited_for, whole_times)
+    drawn = max(whole(event.fields.get("count")) for event in events)
+    return Waits(tuple(row[0] for row in rows), waited_for, whole_times, drawn)
 
 
 class Pace(NamedTuple):
