@@ -74,11 +74,11 @@ def test_ordinary_waits_are_no_findings(waits, work):
     assert judge(loading(waits, work), pace.Budget).violations == ()
 
 
-def evaluated(steps: int, every: int, batches: int, *, wait_ms: float = 8.0) -> Made:
+def evaluated(steps: int, every: int, batches: int) -> Made:
     """Trains with a quick loader, 5 ms a step, and draws so many ``batches`` from a slow one every so many steps."""
     made, now, drawn = Made(), START, [0, 0]
     for step in range(steps):
-        for loader, wait, work in [(0, 0.5, 5.0), *[(1, wait_ms, 2.0)] * (batches if step % every == every - 1 else 0)]:
+        for loader, wait, work in [(0, 0.5, 5.0), *[(1, 8.0, 2.0)] * (batches if step % every == every - 1 else 0)]:
             now += int(wait * MS)
             drawn[loader] += 1
             batch = {"loader": loader, "wait_ns": int(wait * MS), "count": drawn[loader]}
