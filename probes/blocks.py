@@ -102,6 +102,8 @@ class BlocksProbe(Probe):
     def backward_begin(self, losses: Any, upstream: Any) -> None:
         if not self._root_watchers and self.session.models:
             self._choose(every=self._deep)
+        if any(phase == _FORWARD for (_, phase, _, _), _ in self._device):
+            self._lookout.sampled()
 
     def loss_broken(self, loss: torch.Tensor) -> None:
         self._lookout.broken(loss)

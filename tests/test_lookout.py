@@ -353,6 +353,15 @@ def test_in_a_young_run_of_tiny_steps_too(monkeypatch):
     assert watch._due > 1200
 
 
+@pytest.mark.parametrize(("look", "in_each"), [(2_400_000, True), (2_600_000, False)])
+def test_a_young_run_has_a_tenth_of_a_long_step_for_it(monkeypatch, look, in_each):
+    ticking(monkeypatch, 0, look)  # a look counts as a quarter more than the quickest one
+    watch, over, told = watched(net := Net(), session(typical=30e6))
+    for step in range(8, GROWN):
+        stepped(watch, over, net, step=step)
+    assert ([step for step, *_ in told] == list(range(8, GROWN))) is in_each
+
+
 def test_where_it_does_not_fit_at_all_no_hook_is_left(monkeypatch):
     ticking(monkeypatch, 1_000, 50_000_000)
     net = Net()

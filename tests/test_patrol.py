@@ -128,7 +128,9 @@ def test_every_backward_is_looked_at(tmp_path, stretches, counts, affordable, lo
     by_patrol = [step for step, _, how in looks if how == "patrol"]
     assert len(by_patrol) > 0.9 * len(seen) and {number for number, _ in counts.added} == blocks
     assert not len(run.events[run.events.kind == "activation"]) and not stretches and begun in (500, 501)
-    assert run.events[run.events.kind == "exit"].iloc[0].fields["looked_out"] == len(looks)
+    one_by_one = {(step, micro) for step in range(80) for micro in range(backwards)} - {(*at,) for *at, _ in looks}
+    looked_out = run.events[run.events.kind == "exit"].iloc[0].fields["looked_out"]
+    assert len(looks) < looked_out <= len(looks) + len(one_by_one)
 
 
 @pytest.mark.parametrize("at", [300, 333, 347])

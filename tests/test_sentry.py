@@ -66,6 +66,41 @@ def test_the_block_is_known_whatever_the_step(tmp_path, stretches, counts, affor
     assert run.events[run.events.kind == "exit"].iloc[0].fields["looked_out"] >= len(counts.added) > 50
 
 
+@pytest.fixture
+def looks(monkeypatch):
+    """Where somebody looked: (step, micro-batch) of each backward."""
+    seen, learn, sampled, fetch = [], lookouts.Lookout._learn, lookouts.Lookout.sampled, sentries.Sentry._fetch
+
+    def learning(self, spent):
+        seen.append((self.session.step, self.session.steps.backwards - 1))
+        learn(self, spent)
+
+    def sampling(self):
+        before = self.looks
+        sampled(self)
+        seen.extend([(self.session.step, self.session.steps.backwards - 1)] * (self.looks - before))
+
+    def fetching(self, moments):
+        seen.extend(moments[place] for place in self._seen)
+        fetch(self, moments)
+
+    monkeypatch.setattr(lookouts.Lookout, "_learn", learning)
+    monkeypatch.setattr(lookouts.Lookout, "sampled", sampling)
+    monkeypatch.setattr(sentries.Sentry, "_fetch", fetching)
+    monkeypatch.setattr(lookouts, "_SHARE", 1e9)  # whatever a look between two stretches costs
+    return seen
+
+
+@pytest.mark.parametrize("kind", [Breaks, BreaksInEpochs, BreaksBetweenEvaluations, BreaksWithinBatches])
+@pytest.mark.parametrize("loads", [True, False])
+def test_every_backward_is_looked_at(tmp_path, stretches, counts, affordable, looks, kind, loads):
+    run = recorded(tmp_path, kind(10_000, 2), most=32, batches=loader() if loads else list(loader()))
+    begun = [(event.step, event.fields["micro"]) for event in run.events.itertuples() if event.kind == "loss"]
+    assert len(begun) >= 500 and sum(stretches) > 0.7 * len(begun)
+    assert sorted(looks) == sorted(begun)
+    assert run.events[run.events.kind == "exit"].iloc[0].fields["looked_out"] == len(begun)
+
+
 class Recomputes(Breaks):
     def loss(self, x):
         x.requires_grad_()
@@ -291,7 +326,7 @@ def hooks(net):
 
 @pytest.mark.parametrize(
     ("took", "hooked", "typical", "part"),
-    [([50_000] * 9, 50_000, 28e6, 1), ([50_000] * 9, 195_000, 28e6, 0.8), ([50_000] * 9, 200_000, 28e6, 0.784),
+    [([50_000] * 9, 50_000, 28e6, 1), ([50_000] * 9, 230_000, 28e6, 1), ([50_000] * 9, 231_000, 28e6, 196 / 281),
      ([50_000] * 9, 50_000, 4e6, 0.28), ([50_000] * 5 + [10**9] * 4, 50_000, 28e6, 1),
      ([4_000_000] * 9, 0, 28e6, 0.049), ([6_271_000] * 9, 0, 28e6, 196 / 6271), ([], 0, 28e6, 1)],
 )  # fmt: skip
@@ -452,13 +487,22 @@ def test_a_block_that_is_called_many_times_drives_no_other_out(tmp_path, stretch
     assert (step, path, fields["inputs_finite"]) == (333, "1", True)
 
 
-@pytest.mark.parametrize(("ease", "part"), [(1.0, 0.98), (0.8, 0.784), (0.5, 0.49), (0.02, 0.49)])
+@pytest.mark.parametrize(("ease", "part"), [(1.0, 0.49), (0.8, 0.392), (0.5, 0.245), (0.02, 0.245)])
 def test_where_the_whole_is_too_dear_it_keeps_half_of_its_share(counts, ease, part):
-    watch, _, over = standing(counts, 28e6)
+    watch, _, over = standing(counts, 14e6)
     over.cadence.ease = ease
     for _ in range(3):
         watch.sentries.over([100_000] * 9, 100_000, 9, young=False)
     assert watch.sentries._part == pytest.approx(part)
+
+
+@pytest.mark.parametrize("ease", [1.0, 0.02])
+def test_what_fits_the_budget_is_in_every_stretch_whatever_else_is_dear(counts, ease):
+    watch, _, over = standing(counts, 28e6)
+    over.cadence.ease = ease
+    for _ in range(3):
+        watch.sentries.over([100_000] * 9, 180_000, 9, young=False)
+    assert watch.sentries._part == 1 and watch.sentries.always
 
 
 def test_it_is_given_up_by_what_it_costs_and_not_by_what_else_does(counts):

@@ -50,9 +50,9 @@ _FIRST = 3
 _LONGEST = 32
 _DEAREST = 16
 """It fits the budget if looking out every so many steps does."""
-_YOUNG_NS = 1_000_000
-"""What a look may take in a young run, where most breaks: it is looked out in every step then, on the account of the
-start."""
+_YOUNG_NS, _YOUNG_SHARE = 1_000_000, 0.1
+"""What a look may take in a young run, where most breaks, or the part of a step that it may, if that is longer: it is
+looked out in every step then, on the account of the start."""
 _RECKON = 16
 _USUAL = 1.25
 """A look takes so many times the quickest one."""
@@ -143,7 +143,7 @@ class Lookout:
         self._grown_from = 0
         """The step from which on that holds: before, every step is looked at."""
         self.looks = 0
-        """Backwards for which outputs were counted."""
+        """Backwards for which outputs were counted, or looked at one by one."""
         self._turns = 0
         self._empty = 0
         """Steps in a row in which nothing was left that could be counted."""
@@ -291,6 +291,11 @@ class Lookout:
         if patrol is not None:
             self._patrol_from = min(self._patrol_from, self._entered + 1)
             patrol.relieve()
+
+    def sampled(self) -> None:
+        """A backward begins for which somebody has looked at blocks one by one."""
+        if self._posts and self._patrol is None:  # a patrol counts in such a step as well
+            self.looks += 1
 
     def differentiated(self, number: int) -> None:
         """A backward, the one of that ``number`` in its step: when the next step has its first, it is known how many
@@ -527,7 +532,7 @@ class Lookout:
         self._stride = 1
         while self._stride < _LONGEST and host > self._stride * cadence.ease * room:
             self._stride *= 2
-        self._grown_from = GROWN if host <= _YOUNG_NS else 0
+        self._grown_from = GROWN if host <= max(_YOUNG_NS, _YOUNG_SHARE * cadence.typical_ns) else 0
         if host > _DEAREST * room and self.session.step >= self._grown_from:
             self._pause(_REST)
 

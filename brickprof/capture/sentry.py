@@ -36,10 +36,13 @@ from brickprof.operators.likeness import likeness
 if TYPE_CHECKING:
     from brickprof.capture.lookout import Lookout
 
-_SHARE = 0.7
-"""Of the budget: what looking out in a step may cost. Whatever else is looked at has the rest."""
+_SHARE = 1.0
+"""Of the budget: what looking out in every step may cost, whatever else comes out dear, since nothing else knows the
+block. What else is looked at has what is left, or is as rare as it can be."""
+_PARTLY = 0.7
+"""The same where that is not enough, and it is some stretches that have a sentry."""
 _LEAST_EASE = 0.5
-"""Of that share it keeps so much where the whole comes out dearer than the budget: nothing else knows the block."""
+"""Of that it keeps so much where the whole comes out dearer than the budget."""
 _LONGEST = 32
 _MIDDLE, _ENOUGH = 5, 3
 """Stretches by whose costs it is decided how many there are to be with a sentry, and how many it takes for that."""
@@ -319,11 +322,12 @@ class Sentries:
         self._vain = 0 if counted else self._vain + 1
         self._judged += 1
         host = 0.0 if self.hidden else backwards * (self.hooks_ns + self.counts_ns)
-        most = _SHARE * cadence.budget * max(cadence.typical_ns, 1.0)
-        room = max(cadence.ease, _LEAST_EASE) * most
-        fits = self._judged < _ENOUGH or host <= room
+        budget = cadence.budget * max(cadence.typical_ns, 1.0)
+        room = max(cadence.ease, _LEAST_EASE) * _PARTLY * budget
+        fits = self._judged < _ENOUGH or host <= _SHARE * budget
         self._part = 1.0 if fits else max(room / host, 1 / _LONGEST)
-        if self._vain >= _VAIN or (host > _LONGEST * most and self._judged >= _ENOUGH and not young):
+        too_dear = not fits and host > _LONGEST * _PARTLY * budget and not young
+        if self._vain >= _VAIN or too_dear:
             self._deaf_until, self._vain = step + _REST, 0
             self.forget()
 
