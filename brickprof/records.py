@@ -133,8 +133,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     exit         steps, costs {probe: ns}, overhead, spent_seconds, written_seconds (by the thread that writes),
                  first_seconds (while the run was young), settled_overhead (after that, writing included), dropped,
                  recomputes, judged (steps of which it is known whether their gradients were finite), measured (those
-                 with all statistics of them), looked_out (backwards behind which a NaN in a block of a device would have
-                 been seen)
+                 with all statistics of them), looked_out (backwards behind which a NaN in a block of a device would be
+                 seen)
 
 and of the launch itself (``process.jsonl``, rank -1): start, exited, signal, hang, stacks, memory, exception, and
 
