@@ -281,13 +281,13 @@ def groups(args: argparse.Namespace, case: str) -> list[list[Variant]]:
     known = PEERS | (CUDA_PEERS if case in CUDA_CASES else {})
     peers = [Variant(name, peer=peer) for name, peer in known.items()]
     with_peers = case in CUDA_CASES if args.peers is None else args.peers
-    return [group for group in (levels, deep, peers if with_peers else []) if group]
+    return [group for group in (levels, deep, peers if with_peers else []) if group] or [[]]
 
 
 def for_group(length: Length, case: str, variants: list[Variant]) -> Length:
     """Short blocks for what is dear, unless somebody has said how long they are."""
     dear = case in CUDA_CASES and not any(variant.level and variant.level != DEEP for variant in variants)
-    if not dear or length.block is not None:
+    if not (variants and dear) or length.block is not None:
         return length
     return replace(length, block=DEAR_BLOCK_SECONDS, warm_up=min(length.warm_up, DEAR_WARM_UP_SECONDS))
 
@@ -310,6 +310,33 @@ def default_cases() -> tuple[str, ...]:
     return CPU_CASES + tuple(each for each in CUDA_CASES if torch.cuda.is_available() and each not in ASKED_FOR)
 
 
+def noise(result: Result) -> float:
+    """By how much two plain runs may differ beside each other."""
+    return max(result.baselines.high - 1, 1 - result.baselines.low)
+
+
+def verdict(result: Result, found: float, promise: float) -> str:
+    """Whether a promise is kept; nobody can tell where two plain runs differ by more than it allows, and by more than
+    it is kept or missed by."""
+    if noise(result) > max(promise - 1, abs(found - promise)):
+        return "~"
+    return "✓" if found <= promise else "✗"
+
+
+def untold(results: list[Result]) -> list[str]:
+    """In words, what could not be told."""
+    lines = []
+    for result in results:
+        promised = PROMISED.get(result.case, {})
+        rows = [row for row in result.ratios if row.variant in promised]
+        if any(verdict(result, row.median, promised[row.variant]) == "~" for row in rows):
+            lines.append(
+                f"~ {result.case}: two plain runs differ by up to {noise(result):.1%} beside each other, more than what"
+                " is promised: a quieter machine can tell, or more --seconds and --replicas"
+            )
+    return lines
+
+
 def ratio_table(results: list[Result]) -> Table:
     table = Table(title="Time of a step against the plain run", title_justify="left")
     for heading in ("case", "variant"):
@@ -319,7 +346,7 @@ def ratio_table(results: list[Result]) -> Table:
     for result in results:
         for row in (result.baselines, *result.ratios):
             promise = PROMISED.get(result.case, {}).get(row.variant)
-            mark = "" if promise is None else f"{promise:g} {'✓' if row.median <= promise else '✗'}"
+            mark = "" if promise is None else f"{promise:g} {verdict(result, row.median, promise)}"
             milliseconds = result.step_ms * (row.median if row is not result.baselines else 1)
             table.add_row(
                 result.case, row.variant, f"{milliseconds:.2f}", f"{row.median:.3f}",
@@ -366,7 +393,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="the host-bound case, a few rounds")
     parser.add_argument("--case", action="append", choices=CPU_CASES + CUDA_CASES, help="again for more")
-    parser.add_argument("--levels", default=LEVELS, type=lambda text: tuple(text.split(",")))
+    parser.add_argument(
+        "--levels", default=LEVELS, type=lambda text: tuple(text.split(",")), metavar="LEVEL,...",
+        help=f"of {', '.join(LEVELS)}; default all. '' and --no-peers: two plain runs, how quiet the machine is",
+    )  # fmt: skip
     parser.add_argument(
         "--peers", action=argparse.BooleanOptionalAction,
         help="detect_anomaly, torch.profiler, block hooks, on CUDA CSAN too; by default on CUDA only",
@@ -423,8 +453,11 @@ def main() -> None:
     console = Console(width=max(Console().width, 130))
     console.print(" · ".join(f"{name} {value}" for name, value in machine().items()))
     console.print(ratio_table(results))
-    console.print(coverage_table(results))
-    console.print(cost_table(results))
+    for line in untold(results):
+        console.print(line)
+    if any(result.recorded for result in results):
+        console.print(coverage_table(results))
+        console.print(cost_table(results))
     save(args.json, results)
 
 

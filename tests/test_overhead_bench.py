@@ -40,6 +40,30 @@ def test_overhead_compares_a_watched_run_with_two_plain_ones(tmp_path):
     assert "gradients" in printed
 
 
+@pytest.mark.slow
+def test_two_plain_runs_alone_tell_how_quiet_the_machine_is(tmp_path):
+    file = tmp_path / "bench.json"
+    run("overhead.py", "--quick", "--levels", "", "--no-peers", "--rounds", "2", "--json", str(file), cwd=tmp_path)
+    (result,) = json.loads(file.read_text())["results"]
+    assert not result["ratios"] and not result["recorded"] and result["rounds"] == 2
+    assert set(result["seconds"]) == {"plain", "plain, again"} and result["baselines"]["low"] > 0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "found", "told"),
+    [(0.997, 1.002, 1.005, "✓"), (0.997, 1.002, 1.012, "✗"), (0.98, 1.005, 1.005, "~"), (0.999, 1.03, 1.02, "~"),
+     (0.98, 1.03, 1.2, "✗"), (0.98, 1.03, 0.97, "✓"), (0.994, 1.0, 1.012, "✗")],
+)  # fmt: skip
+def test_no_promise_is_kept_or_broken_by_what_two_plain_runs_differ_by(monkeypatch, low, high, found, told):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    bench = runpy.run_path(str(BENCHMARKS / "overhead.py"))
+    ratios = [bench["Ratio"](name, at, at, at, at, at, at, at) for name, at in (("standard", found), ("deep", 20.0))]
+    baselines = bench["Ratio"]("plain, again", 1.0, low, high, 1.0, 1.0, 1.0, 1.0)
+    result = bench["Result"]("124m", 28.0, 70, 12, 1, baselines, ratios)
+    assert bench["verdict"](result, found, 1.01) == told
+    assert [line[:7] for line in bench["untold"]([result])] == (["~ 124m:"] if told == "~" else [])
+
+
 def test_journal_reports_a_cost_for_every_kind_of_record(tmp_path):
     printed = run("journal.py", "--count", "200", "--repeats", "2", cwd=tmp_path)
     for call in ("event", "span", "sample"):
