@@ -65,6 +65,8 @@ class BlocksProbe(Probe):
         self._broken: dict[int, int] = {}  # when it broke: reported then, and again only after it was whole
         self._sampled: list[tuple[tuple[int, int, int, int], Measured]] = []
         self._device: list[tuple[tuple[int, int, int, str], list[torch.Tensor]]] = []
+        self._sampled_backwards = 0
+        """Those of the step under way for which blocks were looked at one by one, and that no patrol counts."""
         self._lookout = session.lookout = Lookout(session, self._counted)
 
     # -- which modules
@@ -102,8 +104,8 @@ class BlocksProbe(Probe):
     def backward_begin(self, losses: Any, upstream: Any) -> None:
         if not self._root_watchers and self.session.models:
             self._choose(every=self._deep)
-        if any(phase == _FORWARD for (_, phase, _, _), _ in self._device):
-            self._lookout.sampled()
+        if not self._lookout.patrolling and any(phase == _FORWARD for (_, phase, _, _), _ in self._device):
+            self._sampled_backwards += 1
 
     def loss_broken(self, loss: torch.Tensor) -> None:
         self._lookout.broken(loss)
@@ -201,8 +203,10 @@ class BlocksProbe(Probe):
 
     def _read_device(self, step: int) -> None:
         looked, self._device = self._device, []
+        backwards, self._sampled_backwards = self._sampled_backwards, 0
         if not looked or hands_off():
             return
+        self._lookout.sampled(backwards)
         about = [(described, len(sums)) for described, sums in looked]
         sums = torch.stack([sum_ for _, of_block in looked for sum_ in of_block])
         self.session.readback.read(sums, lambda host: self._sums_arrived(step, about, iter(host.tolist())))

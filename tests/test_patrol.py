@@ -79,7 +79,7 @@ def earliest(run):
 @pytest.fixture
 def looks(monkeypatch):
     """Where it was looked out, and how: (step, micro-batch) of each backward."""
-    seen, count, differentiates = [], Lookout._count, patrols.Patrol.differentiates
+    seen, count, differentiates, sampled = [], Lookout._count, patrols.Patrol.differentiates, Lookout.sampled
 
     def counting(self, *given):
         seen.append((self.session.step, self.session.steps.backwards - 1, "by itself"))
@@ -91,6 +91,11 @@ def looks(monkeypatch):
         if len(self._took) > before:
             seen.append((self.session.step, self.session.steps.backwards - 1, "patrol"))
 
+    def sampling(self, backwards):
+        sampled(self, backwards)
+        seen.extend((self.session.step, micro, "one by one") for micro in range(backwards))
+
+    monkeypatch.setattr(Lookout, "sampled", sampling)
     monkeypatch.setattr(Lookout, "_count", counting)
     monkeypatch.setattr(Lookout, "_reckon", lambda self: setattr(self, "_stride", 64))
     monkeypatch.setattr(patrols.Patrol, "differentiates", watching)
@@ -128,9 +133,8 @@ def test_every_backward_is_looked_at(tmp_path, stretches, counts, affordable, lo
     by_patrol = [step for step, _, how in looks if how == "patrol"]
     assert len(by_patrol) > 0.9 * len(seen) and {number for number, _ in counts.added} == blocks
     assert not len(run.events[run.events.kind == "activation"]) and not stretches and begun in (500, 501)
-    one_by_one = {(step, micro) for step in range(80) for micro in range(backwards)} - {(*at,) for *at, _ in looks}
-    looked_out = run.events[run.events.kind == "exit"].iloc[0].fields["looked_out"]
-    assert len(looks) < looked_out <= len(looks) + len(one_by_one)
+    assert run.events[run.events.kind == "exit"].iloc[0].fields["looked_out"] == len(looks)
+    assert {step for step, _, how in looks if how == "one by one"} >= {0, 2, 64}
 
 
 @pytest.mark.parametrize("at", [300, 333, 347])

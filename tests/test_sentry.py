@@ -75,10 +75,10 @@ def looks(monkeypatch):
         seen.append((self.session.step, self.session.steps.backwards - 1))
         learn(self, spent)
 
-    def sampling(self):
+    def sampling(self, backwards):
         before = self.looks
-        sampled(self)
-        seen.extend([(self.session.step, self.session.steps.backwards - 1)] * (self.looks - before))
+        sampled(self, backwards)
+        seen.extend((self.session.step, micro) for micro in range(self.looks - before))
 
     def fetching(self, moments):
         seen.extend(moments[place] for place in self._seen)

@@ -292,10 +292,15 @@ class Lookout:
             self._patrol_from = min(self._patrol_from, self._entered + 1)
             patrol.relieve()
 
-    def sampled(self) -> None:
-        """A backward begins for which somebody has looked at blocks one by one."""
-        if self._posts and self._patrol is None:  # a patrol counts in such a step as well
-            self.looks += 1
+    @property
+    def patrolling(self) -> bool:
+        """Whether a patrol stands: it counts in sampled steps, too."""
+        return self._patrol is not None
+
+    def sampled(self, backwards: int) -> None:
+        """For so many, somebody has looked at blocks one by one; of compiled code at its outside, which says less."""
+        if self._posts:
+            self.looks += backwards
 
     def differentiated(self, number: int) -> None:
         """A backward, the one of that ``number`` in its step: when the next step has its first, it is known how many
