@@ -22,7 +22,8 @@ from itertools import cycle, permutations
 from typing import Any
 
 import torch
-from overhead import CUDA_BLOCK_SECONDS, WARM_UP_STEPS, interval, middle
+from overhead import CUDA_BLOCK_SECONDS, WARM_UP_STEPS
+from results import interval, middle
 from torch.optim import optimizer
 from train_case import CASES, Training
 

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity
 from torch.utils.checkpoint import checkpoint
 
 import brickprof
-from brickprof.capture import patrol, sentry, vigil
+from brickprof.capture import patrol, sentries, sentry, vigil
 from brickprof.capture.budgets import Budgets
 from brickprof.capture.fused import Fused
 from brickprof.capture.stretch import Stretches
@@ -306,7 +306,7 @@ def steady(monkeypatch) -> None:
     """Whoever else is on the card makes no step be looked at, nor is it too dear to look out, however busy the host.
     There are no stretches of long steps, though, such as those of a large model where others are on the card."""
     monkeypatch.setattr(Budgets, "learn", lambda *_: None)
-    monkeypatch.setattr(sentry, "_SHARE", 1e3)
+    monkeypatch.setattr(sentries, "_SHARE", 1e3)
 
 
 @pytest.mark.parametrize(("clip", "parts"), [(True, 1), (False, 1), (True, 2), (False, 3)])

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from brickprof.capture import blame, surroundings
+from brickprof.capture import blame, sentries, surroundings
 from brickprof.capture import lookout as lookouts
-from brickprof.capture import sentry as sentries
 from tests.test_stretch import CountsInPassing, Training, recorded, stretches
 
 __all__ = ["stretches"]

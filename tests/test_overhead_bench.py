@@ -56,7 +56,7 @@ def test_two_plain_runs_alone_tell_how_quiet_the_machine_is(tmp_path):
 )  # fmt: skip
 def test_no_promise_is_kept_or_broken_by_what_two_plain_runs_differ_by(monkeypatch, low, high, found, told):
     monkeypatch.syspath_prepend(BENCHMARKS)
-    bench = runpy.run_path(str(BENCHMARKS / "overhead.py"))
+    bench = runpy.run_path(str(BENCHMARKS / "results.py"))
     ratios = [bench["Ratio"](name, at, at, at, at, at, at, at) for name, at in (("standard", found), ("deep", 20.0))]
     baselines = bench["Ratio"]("plain, again", 1.0, low, high, 1.0, 1.0, 1.0, 1.0)
     result = bench["Result"]("124m", 28.0, 70, 12, 1, baselines, ratios)

@@ -11,10 +11,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import brickprof
-from brickprof.capture import hub
-from brickprof.capture import sentry as sentries
+from brickprof.capture import hub, sentries
 from brickprof.capture.lookout import Lookout
-from brickprof.capture.sentry import Sentries
+from brickprof.capture.sentries import Sentries
 from brickprof.run import Run
 from tests.test_patrol import earliest, looks
 from tests.test_sentry import affordable, counts, standing

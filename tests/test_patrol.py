@@ -14,7 +14,7 @@ from torch import nn
 import brickprof
 from brickprof.capture import lookout as lookouts
 from brickprof.capture import patrol as patrols
-from brickprof.capture import sentry as sentries
+from brickprof.capture import sentries
 from brickprof.capture.lookout import Lookout
 from brickprof.run import Run
 from tests.late import Lane

@@ -6,7 +6,6 @@ import gc
 import math
 import threading
 import weakref
-from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from brickprof.capture import lookout as lookouts
-from brickprof.capture import sentry as sentries
+from brickprof.capture import sentries, sentry
 from brickprof.capture.backlog import Backlog
 from brickprof.capture.lookout import Lookout
 from brickprof.capture.outputs import Left
@@ -69,7 +68,7 @@ def test_the_block_is_known_whatever_the_step(tmp_path, stretches, counts, affor
 @pytest.fixture
 def looks(monkeypatch):
     """Where somebody looked: (step, micro-batch) of each backward."""
-    seen, learn, sampled, fetch = [], lookouts.Lookout._learn, lookouts.Lookout.sampled, sentries.Sentry._fetch
+    seen, learn, sampled, fetch = [], lookouts.Lookout._learn, lookouts.Lookout.sampled, sentry.Sentry._fetch
 
     def learning(self, spent):
         seen.append((self.session.step, self.session.steps.backwards - 1))
@@ -86,7 +85,7 @@ def looks(monkeypatch):
 
     monkeypatch.setattr(lookouts.Lookout, "_learn", learning)
     monkeypatch.setattr(lookouts.Lookout, "sampled", sampling)
-    monkeypatch.setattr(sentries.Sentry, "_fetch", fetching)
+    monkeypatch.setattr(sentry.Sentry, "_fetch", fetching)
     monkeypatch.setattr(lookouts, "_SHARE", 1e9)  # whatever a look between two stretches costs
     return seen
 
@@ -324,49 +323,6 @@ def hooks(net):
     return sum(len(module._forward_hooks) for module in net.modules())
 
 
-@pytest.mark.parametrize(
-    ("took", "hooked", "typical", "part"),
-    [([50_000] * 9, 50_000, 28e6, 1), ([50_000] * 9, 230_000, 28e6, 1), ([50_000] * 9, 231_000, 28e6, 196 / 281),
-     ([50_000] * 9, 50_000, 4e6, 0.28), ([50_000] * 5 + [10**9] * 4, 50_000, 28e6, 1),
-     ([4_000_000] * 9, 0, 28e6, 0.049), ([6_271_000] * 9, 0, 28e6, 196 / 6271), ([], 0, 28e6, 1)],
-)  # fmt: skip
-def test_where_it_does_not_fit_the_budget_it_is_some_of_the_stretches(counts, took, hooked, typical, part):
-    watch, net, over = standing(counts, typical)
-    usual = sorted(took)[len(took) // 2] if took else 0
-    for known in range(3):
-        watch.sentries.over(took, hooked, len(took), young=False)
-        assert watch.sentries._part == pytest.approx(part if known == 2 else 1)  # one alone is no measure
-    assert over.paid == [len(took) * (usual + hooked)] * 3 and not over.started
-    looked = []
-    for _ in range(1000):
-        looked.append(watch.stretch(32) is not None)
-        assert (hooks(net) == 4) is looked[-1]
-    assert abs(looked.count(True) - 1000 * part) <= 1 and watch.ahead(500, 32) == 32
-    apart = {later - sooner for sooner, later in pairwise(at for at, stood in enumerate(looked) if stood)}
-    assert apart <= {math.floor(1 / part), math.ceil(1 / part)}  # evenly
-    assert watch.sentries.always is (part == 1)
-    watch._stride = 32
-    watch.enter(501)
-    assert (watch.hooked == 4) is (part == 1)  # between two stretches, too
-
-
-def test_one_stretch_that_something_held_up_is_no_measure(counts):
-    watch, _, _ = standing(counts, 28e6)
-    for took, hooked in ((40_000, 30_000), (50_000, 10**8), (10**8, 30_000), (60_000, 10**8), (10**8, 40_000)):
-        watch.sentries.over([took] * 3, hooked, 3, young=False)
-    assert watch.sentries._part == 1
-
-
-@pytest.mark.parametrize(("behind", "hidden"), [(5, True), (3, True), (2, False), (0, False)])
-def test_where_the_device_is_behind_anyway_no_step_is_longer_for_it(counts, behind, hidden):
-    watch, _, over = standing(counts, 4e6)
-    for number in range(5):
-        watch.sentries.over([50_000] * 9, 50_000, 9, young=False, behind=number >= 5 - behind)
-    assert watch.sentries.hidden is hidden
-    assert watch.sentries._part == pytest.approx(1 if hidden else 0.28)
-    assert over.paid[-1] == (9 * sentries.LAUNCH_NS if hidden else 9 * 100_000)
-
-
 @pytest.mark.parametrize(("seconds", "behind"), [(0.0, False), (60.0, True)])
 def test_the_device_is_behind_if_the_end_of_a_step_has_not_come_when_the_next_forward_is_over(counts, seconds, behind):
     watch, net, over = standing(counts)
@@ -388,9 +344,9 @@ def test_nothing_is_asked_of_a_device_that_records_a_graph(counts, monkeypatch, 
     told, watch.sentries.over = [], lambda *_, **named: told.append(named["behind"])
     looked = watch.stretch(32)
     for place in range(6):
-        monkeypatch.setattr(sentries, "hands_off", lambda: at == "query" and lane.marks > 0)
+        monkeypatch.setattr(sentry, "hands_off", lambda: at == "query" and lane.marks > 0)
         looked.backward(net(torch.ones(2, 4)).sum(), place)
-        monkeypatch.setattr(sentries, "hands_off", lambda: at == "mark")
+        monkeypatch.setattr(sentry, "hands_off", lambda: at == "mark")
         looked.update()
     looked.over(500)
     assert told == [None] and lane.marks == (at == "query") and not over.errors
@@ -405,36 +361,7 @@ def test_hooks_are_timed_in_one_step_of_a_stretch(counts):
         timed.append((looked.timing, looked.inside_ns > 0))
         looked.backward(x.sum(), place)
     assert timed == [(False, False), (True, True), (False, True), (False, True), (False, True)]
-    assert looked.hooks_ns == sentries._AROUND * looked.inside_ns
-
-
-def test_in_a_young_run_it_is_every_one_and_on_the_account_of_the_start(counts):
-    watch, _, over = standing(counts, step=100)
-    watch._grown_from = 264
-    watch.sentries._part = 1 / 8
-    assert [watch.stretch(32) is not None for _ in range(4)] == [True] * 4
-    watch.sentries.over([1000] * 3, 0, 3, young=True)
-    assert over.started == [3000] and not over.paid
-
-
-@pytest.mark.parametrize(
-    "why", ["no kernel yet", "nothing learnt", "it rests", "all is looked at", "compiled", "no blocks"]
-)
-def test_nobody_looks_out_where(counts, why, monkeypatch):
-    watch, net, over = standing(counts)
-    if why == "no kernel yet":
-        counts.ready = False
-    elif why == "nothing learnt":
-        watch.choose(enumerate(net))
-    elif why == "it rests":
-        watch.rest()
-    elif why == "all is looked at":
-        over.on.blocks, over.cadence.stride["blocks"] = True, 1
-    elif why == "compiled":
-        monkeypatch.setattr(lookouts, "compiled_frames", lambda: 1)
-    else:
-        watch.choose([])
-    assert watch.stretch(32) is None and hooks(net) == 0
+    assert looked.hooks_ns == sentry._AROUND * looked.inside_ns
 
 
 def test_no_hook_is_left_once_something_is_compiled_or_the_next_stretch_begins(counts):
@@ -459,13 +386,13 @@ def test_a_step_is_left_out_where_it_cannot_be_read(counts, monkeypatch):
 
     assert not counted(0, broken[1])  # not where the kernel could read it
     assert not counted(5)  # behind the end
-    monkeypatch.setattr(sentries, "hands_off", lambda: True)
+    monkeypatch.setattr(sentry, "hands_off", lambda: True)
     assert not counted(1)
-    monkeypatch.setattr(sentries, "hands_off", lambda: False)
+    monkeypatch.setattr(sentry, "hands_off", lambda: False)
     assert counted(2) and counted(3) and counts.added == [(4, 8), (4, 12)]
     with torch.no_grad():
         assert not counted(4)
-    monkeypatch.setattr(sentries, "KIND", {})  # of types that the kernel does not read
+    monkeypatch.setattr(sentry, "KIND", {})  # of types that the kernel does not read
     watch.sentries.alike = None
     assert not counted(4) and not over.errors
 
@@ -487,32 +414,6 @@ def test_a_block_that_is_called_many_times_drives_no_other_out(tmp_path, stretch
     assert (step, path, fields["inputs_finite"]) == (333, "1", True)
 
 
-@pytest.mark.parametrize(("ease", "part"), [(1.0, 0.49), (0.8, 0.392), (0.5, 0.245), (0.02, 0.245)])
-def test_where_the_whole_is_too_dear_it_keeps_half_of_its_share(counts, ease, part):
-    watch, _, over = standing(counts, 14e6)
-    over.cadence.ease = ease
-    for _ in range(3):
-        watch.sentries.over([100_000] * 9, 100_000, 9, young=False)
-    assert watch.sentries._part == pytest.approx(part)
-
-
-@pytest.mark.parametrize("ease", [1.0, 0.02])
-def test_what_fits_the_budget_is_in_every_stretch_whatever_else_is_dear(counts, ease):
-    watch, _, over = standing(counts, 28e6)
-    over.cadence.ease = ease
-    for _ in range(3):
-        watch.sentries.over([100_000] * 9, 180_000, 9, young=False)
-    assert watch.sentries._part == 1 and watch.sentries.always
-
-
-def test_it_is_given_up_by_what_it_costs_and_not_by_what_else_does(counts):
-    watch, _, over = standing(counts, 28e6)
-    over.cadence.ease = 0.5
-    for _ in range(3):
-        watch.sentries.over([4_000_000] * 9, 0, 9, young=False)  # 20 times its share, and 40 times half of it
-    assert watch.sentries.able and watch.sentries._part == pytest.approx(1 / sentries._LONGEST)
-
-
 def test_where_nothing_was_counted_nothing_is_sent_for(counts):
     watch, net, over = standing(counts)
     looked = watch.stretch(4)
@@ -525,8 +426,8 @@ def test_where_nothing_was_counted_nothing_is_sent_for(counts):
 def test_outputs_that_are_like_those_before_are_told_in_one_and_others_one_by_one(counts, monkeypatch):
     watch, net, over = standing(counts)
     looked, one_by_one, loss = watch.stretch(16), [], torch.full((8,), math.nan)[0]
-    left = sentries.Sentry._left
-    monkeypatch.setattr(sentries.Sentry, "_left", lambda *given: one_by_one.append(given) or left(*given))
+    left = sentry.Sentry._left
+    monkeypatch.setattr(sentry.Sentry, "_left", lambda *given: one_by_one.append(given) or left(*given))
     places: list[list[int]] = []
     monkeypatch.setattr(counts, "add", lambda gate, told, out, at: places.append(told))
 
@@ -552,39 +453,6 @@ def test_outputs_that_are_like_those_before_are_told_in_one_and_others_one_by_on
     assert look(3)[2] and not look(3)[2]  # they are of other sizes from now on
     watch.sentries.learn([], Left([], []), -1)
     assert watch.sentries.alike is None and not over.errors
-
-
-def test_the_first_broken_step_is_told_and_its_blocks_in_order(counts):
-    told = []
-    watch, net, over = standing(counts, told=told)
-    over.readback.read = lambda out, done: done(out)
-    looked = watch.stretch(4)
-    for place in range(4):
-        handle = net[2].register_forward_hook(lambda _m, _a, out: out * math.nan, prepend=True) if place >= 2 else None
-        loss = net(torch.ones(2, 4)).square().sum()
-        looked.backward(loss, place)
-        if handle is not None:
-            handle.remove()
-    looked.over(100)
-    ((step, micro, seen, counted),) = told
-    assert (step, micro, counted) == (102, 0, [[0, 0], [0, 0], [8, 0], [8, 0]])
-    assert [(each.brick, each.numel, each.follows) for each in seen] == [
-        (0, 8, False), (1, 8, True), (2, 8, True), (3, 8, True),
-    ]  # fmt: skip
-    assert hooks(net) == 0 and watch.looks == 4 and not over.errors
-
-
-def test_nothing_is_told_of_a_stretch_without_a_fault(counts):
-    told = []
-    watch, net, over = standing(counts, told=told)
-    over.readback.read = lambda out, done: done(out)
-    looked = watch.stretch(4)
-    held = net(torch.full((2, 4), math.nan)).square()  # such as what the script masks
-    looked.backward(torch.zeros(()), 0)
-    assert held.requires_grad
-    looked.over(100)
-    watch.stretch(4).over(104)
-    assert not told and not over.errors and len(counts.added) == 1
 
 
 def test_what_was_written_into_since_it_was_put_out_is_not_counted(counts):
@@ -628,28 +496,6 @@ def test_blocks_that_put_out_several_things_are_known_by_the_first_tensor(counts
     assert counts.added == [(1, 0)] and not over.errors
 
 
-def test_where_nothing_can_be_counted_there_is_none_for_a_while(counts):
-    watch, net, over = standing(counts)
-    for _ in range(3):
-        assert watch.sentries.able
-        watch.sentries.over([], 30_000, 32, young=False)
-    assert over.paid == [32 * 30_000] * 3  # the hooks were there
-    assert not watch.sentries.able
-    watch.sentries.learn([], Left([], []), -1)
-    assert watch.sentries._deaf_until == 532 + 1024
-    over.step = 1600
-    out = net[0](torch.ones(2, 4))
-    watch.sentries.learn([(weakref.ref(out), 0, out.data_ptr(), 0, 3, False)], Left([0], [out]), -1)
-    assert watch.sentries._known == {3: 0}
-
-
-def test_where_even_one_of_many_does_not_fit_there_is_none_for_a_while(counts):
-    watch, _, _ = standing(counts, typical=1e5)
-    for _ in range(3):
-        watch.sentries.over([50_000] * 9, 50_000, 9, young=False)
-    assert not watch.sentries.able
-
-
 def test_memory_that_was_given_back_is_not_read(counts):
     watch, net, over = standing(counts)
     looked = watch.stretch(4)
@@ -689,21 +535,6 @@ def test_a_hook_is_not_traced(counts, timing):
     torch._dynamo.reset()
 
 
-def test_many_blocks_are_fetched_in_few_numbers(counts):
-    over = session()
-    watch = Lookout(over, lambda *_: None)
-    net = nn.Sequential(*[nn.Linear(4, 4) for _ in range(64)])
-    watch.choose(enumerate(net))
-    watch.sentries._known = dict.fromkeys(range(64), 0)
-    steps = watch.ahead(500, 32)
-    looked = watch.stretch(steps)
-    for place in range(steps + 1):
-        looked.backward(net(torch.ones(2, 4)).square().sum(), place)
-    looked.over(100)
-    ((out, _),) = over.read
-    assert out.numel() == 4096 and len(counts.added) == 32 == steps + 1
-
-
 class CallsOnceMore(Breaks):
     """In the step that breaks one of the blocks before runs again, behind the last."""
 
@@ -729,18 +560,6 @@ def test_what_another_thread_runs_is_not_of_the_training(counts):
     looked.backward(torch.full((), math.nan), 0)
     looked.over(100)
     assert counts.added and not told and not over.errors and held.requires_grad
-
-
-def test_short_stretches_are_timed_too_and_who_knows_nothing_of_the_device_says_so(counts):
-    watch, net, _ = standing(counts)
-    for steps in (2, 1):
-        for _ in range(5):
-            looked = watch.stretch(2)
-            for place in range(steps):
-                looked.backward(net(torch.ones(2, 4)).sum(), place)
-                looked.update()
-            looked.over(500)
-        assert len(watch.sentries._hooks_ns) == 5 and not watch.sentries._behind
 
 
 def test_what_a_backward_has_recomputed_is_not_handed_over(counts):

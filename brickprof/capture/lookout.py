@@ -36,7 +36,8 @@ from brickprof.capture.cadence import GROWN
 from brickprof.capture.insides import Inside, Insider, Insides, follows
 from brickprof.capture.outputs import Output, Seen, gate, left, stream_of
 from brickprof.capture.patrol import MOST_NS, MOST_STEPS, Patrol
-from brickprof.capture.sentry import Arrived, Glance, Sentries, Sentry
+from brickprof.capture.sentries import Arrived, Sentries
+from brickprof.capture.sentry import Glance, Sentry
 from brickprof.capture.surroundings import compiled_frames, hands_off, static_outputs
 from brickprof.clock import now
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from brickprof.capture.outputs import gate, stream_of
-from brickprof.capture.sentry import LAUNCH_NS, Sentry
+from brickprof.capture.sentries import LAUNCH_NS
+from brickprof.capture.sentry import Sentry
 from brickprof.capture.surroundings import hands_off
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from brickprof.capture.lookout import Lookout
-    from brickprof.capture.sentry import Sentries
+    from brickprof.capture.sentries import Sentries
 
 MOST_STEPS = 32
 MOST_NS = 800_000_000
