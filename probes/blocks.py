@@ -353,7 +353,10 @@ class _Watcher:
             number, phase = self._ids.pop()
             on = session.on
             if number:
-                session.trace.close(number, write=on.spans or self._root)
+                device = _device(output) if session.clock.running else -1
+                if self._root and phase == _FORWARD and device >= 0:
+                    session.clock.home = device
+                session.trace.close(number, write=on.spans or self._root, device=device)
             if phase == _RECOMPUTE:
                 session.recomputes += 1
             elif session.hooks and not session.is_off("blocks"):
@@ -387,6 +390,15 @@ class _Watcher:
         self._session.spend(way, stamp - start)
         return stamp
 
-    def _mark(self, _grad: torch.Tensor) -> None:
+    def _mark(self, grad: torch.Tensor) -> None:
         if not _compiling():
-            self._session.trace.mark(self._brick)
+            try:
+                self._session.trace.mark(self._brick, grad.get_device())
+            except Exception as error:
+                self._session.failed("blocks", error)
+
+
+def _device(output: Any) -> int:
+    """On which CUDA device; -1 where that is not known."""
+    found = tensors.first_tensor(output)
+    return -1 if found is None else found.get_device()

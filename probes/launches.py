@@ -105,7 +105,7 @@ class LaunchesProbe(Probe):
 
     def _open(self, brick: int, moved: str, called: int) -> Callable[[], None]:
         session, trace = self.session, self.session.trace
-        number = trace.open(brick, trace.phase())
+        number = trace.open(brick, trace.phase(), current=True)
 
         def ended() -> None:
             resumed = _counter()

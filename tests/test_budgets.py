@@ -193,9 +193,6 @@ class Event:
     def __init__(self, device):
         self.device = device
 
-    def record(self):
-        self.at = self.device.at
-
     def query(self):
         return True
 
@@ -209,10 +206,14 @@ class Device:
     def ready(self):
         return True
 
+    def current(self):
+        return 0
+
     def event(self):
         return Event(self)
 
-    def stream(self):
+    def record(self, event, device):
+        event.at = self.at
         return 0
 
 

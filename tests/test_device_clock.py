@@ -7,7 +7,9 @@ import json
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+import brickprof
 from brickprof.capture import device_clock
 from brickprof.capture.device_clock import DeviceClock
 from brickprof.capture.trace import PHASE, Trace
@@ -21,16 +23,24 @@ class Device:
         self.at = 0
         self.stopped = False
         self.capturing = False
-        self.current = 7
+        self.lane = 7
+        self.chosen = 0
 
     def ready(self) -> bool:
         return not self.capturing
 
+    def current(self) -> int:
+        return self.chosen
+
     def event(self):
         return Event(self)
 
-    def stream(self) -> int:
-        return self.current
+    def record(self, event, device) -> int:
+        if event.on not in (None, device):
+            raise RuntimeError(f"Event device {event.on} does not match recording stream's device {device}")
+        event.on = device
+        event.reached = self.at
+        return self.lane
 
     def work(self, ns: int) -> None:
         self.at += ns
@@ -42,15 +52,15 @@ class Event:
     def __init__(self, device: Device) -> None:
         Event.made += 1
         self.device = device
-
-    def record(self) -> None:
-        self.reached = self.device.at
+        self.on = None
 
     def query(self) -> bool:
         assert not self.device.capturing
         return not self.device.stopped
 
     def elapsed_time(self, later) -> float:
+        if later.on != self.on:
+            raise RuntimeError("CUDA error: invalid resource handle")
         return (later.reached - self.reached) / 1e6
 
 
@@ -162,7 +172,7 @@ def test_events_are_used_again(trace, device, written):
 def test_streams_are_numbered_as_they_come(trace, device, written):
     trace.clock.begin(True)
     trace.close(trace.open(1, PHASE["forward"]), write=True)
-    device.current = 9
+    device.lane = 9
     trace.close(trace.open(2, PHASE["forward"]), write=True)
     trace.clock.begin(False)
     assert [row[9] for row in written] == [0, 1]
@@ -174,6 +184,93 @@ def test_a_device_far_behind_is_not_asked_for_more(trace, device, written):
         trace.clock.begin(True)
         trace.close(trace.open(1, PHASE["forward"]), write=True)
     assert Event.made < 64 * 4 and len(written) > 100
+
+
+# -- several devices
+
+
+def test_marks_lie_on_the_device_of_the_model_whichever_is_current(trace, device, written):
+    trace.clock.home = 1
+    trace.clock.begin(True)
+    trace.mark(1, device=1)
+    device.work(4000)
+    trace.close_marks(0, write=True)
+    trace.clock.begin(False)
+    assert times(written) == {1: 4000}
+
+
+def test_what_runs_on_another_device_has_the_time_of_the_host_alone(trace, device, written):
+    trace.clock.begin(True)
+    trace.close(trace.open(1, PHASE["forward"]), write=True, device=0)
+    trace.close(trace.open(2, PHASE["forward"]), write=True, device=1)
+    trace.mark(3, device=0)
+    trace.mark(4, device=1)
+    trace.mark(5, device=0)
+    trace.close_marks(0, write=True)
+    device.chosen = 1
+    trace.close(trace.open(6, PHASE["user"], current=True), write=True)
+    trace.clock.begin(False)
+    assert {brick for brick, time in times(written).items() if time is not None} == {1, 5}
+    assert sorted(times(written)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_model_that_moves_takes_its_marks_along(trace, device, written):
+    for home in (0, 0, 1, 1, 0):
+        trace.clock.begin(True)
+        trace.close(trace.open(1, PHASE["forward"]), write=True)
+        trace.clock.home = home
+        assert (trace.clock.first is None) == (trace.clock._device != home)  # the step is not timed on the wrong one
+    trace.clock.begin(False)
+    assert len(written) == 5 and all(row[8] is not None for row in written)
+
+
+def test_a_mark_that_fails_is_raised_at_the_next_step_and_nowhere_else(trace, device, written, monkeypatch):
+    def refuse(event, on):
+        raise RuntimeError("no such stream")
+
+    trace.clock.begin(True)
+    opened = trace.open(1, PHASE["forward"])
+    monkeypatch.setattr(device, "record", refuse)
+    trace.mark(2)
+    trace.close(opened, write=True)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="no such stream"):
+            trace.clock.begin(True)
+        trace.close(trace.open(1, PHASE["forward"]), write=True)
+    trace.clock.begin(True)  # by then nobody asks any more
+    assert not trace.clock.running and len(written) == 4
+
+
+def test_times_that_cannot_be_had_leave_the_spans(trace, device, written, monkeypatch):
+    def refuse(earlier, later):
+        raise RuntimeError("CUDA error: invalid resource handle")
+
+    monkeypatch.setattr(Event, "elapsed_time", refuse)
+    trace.clock.begin(True)
+    trace.close(trace.open(1, PHASE["forward"]), write=True)
+    with pytest.raises(RuntimeError):
+        trace.clock.begin(True)
+    trace.clock.resolve(last=True)
+    assert times(written) == {1: None}
+
+
+@pytest.mark.parametrize("broken", ["record", "elapsed_time"])
+def test_a_training_goes_on_and_its_end_is_told_where_no_mark_can_be_had(tmp_path, device, monkeypatch, broken):
+    def refuse(*_):
+        raise RuntimeError("CUDA error: invalid resource handle")
+
+    monkeypatch.setattr(device if broken == "record" else Event, broken, refuse)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    with brickprof.attach(net, optimizer, out=tmp_path, overhead="100%") as bp:
+        for _ in range(12):
+            optimizer.zero_grad()
+            net(torch.ones(2, 4)).mean().backward()
+            optimizer.step()
+    run = brickprof.load(bp.folder)
+    assert "exit" in set(run.events.kind) and len(run.spans) and run.spans.device_ns.isna().all()
+    told = [event.fields["probe"] for event in run.events.itertuples() if event.kind == "probe_off"]
+    assert told == ["clock"] * 3
 
 
 # -- launches of kernels

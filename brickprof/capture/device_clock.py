@@ -7,6 +7,9 @@ nobody waits for one, and what the device has not reached when the run ends is w
 An event tells how long after another it was reached, not when. So each step has a first mark, from which all others
 are counted, and the whole is laid on the host's clock as early as can be: no mark was reached before it was queued. It
 lies true wherever the device waited for the host once in the step, and a little early else.
+
+Events of two devices cannot be compared. So all marks of a step are on one device, the one on which the model puts out
+its result, whichever is current; what is known to have run on another has the host's time alone.
 """
 
 from __future__ import annotations
@@ -27,10 +30,10 @@ _MOST_SPANS = 8192
 _MOST_FOR_KERNELS = 4096
 """Launches leave room for bricks."""
 _KEPT = 1024
+_MOST_ERRORS = 3
 
 
 class Event(Protocol):
-    def record(self) -> None: ...
     def query(self) -> bool: ...
     def elapsed_time(self, later: Any, /) -> float:
         """Milliseconds from this event to ``later``."""
@@ -43,6 +46,7 @@ class Mark(NamedTuple):
     queued: int
     """When the host put it there."""
     stream: int
+    device: int
 
 
 class _Step(NamedTuple):
@@ -55,16 +59,22 @@ class _Step(NamedTuple):
 
 
 class Cuda:
-    """Events and streams of the current device."""
+    """Events and streams."""
 
     def ready(self) -> bool:
         return torch.cuda.is_initialized() and not hands_off()
 
-    def event(self) -> Event:
+    def current(self) -> int:
+        return torch.cuda.current_device()
+
+    def event(self) -> torch.cuda.Event:
         return torch.cuda.Event(enable_timing=True)
 
-    def stream(self) -> int:
-        return int(torch.cuda.current_stream().cuda_stream)
+    def record(self, event: torch.cuda.Event, device: int) -> int:
+        """Puts it into the stream that is current on ``device``; which one that is."""
+        stream = torch.cuda.current_stream(device)
+        event.record(stream)
+        return int(stream.cuda_stream)
 
 
 class DeviceClock:
@@ -85,6 +95,12 @@ class DeviceClock:
         self._step: _Step | None = None
         self._pending: list[_Step] = []
         self._free: list[Event] = []
+        self._device: int | None = None
+        """That of this step's marks, and of the events that are free."""
+        self.home: int | None = None
+        """The device that is to be timed; None while nobody has said so: the current one."""
+        self._error: Exception | None = None
+        self._errors = 0
         self._streams: dict[int, int] = {}
         self._spans = 0
 
@@ -96,30 +112,52 @@ class DeviceClock:
     @property
     def first(self) -> Mark | None:
         """Where the step began on the device."""
-        return None if self._step is None else self._step.first
+        return None if self._step is None or self._away(self.home) else self._step.first
 
     def begin(self, wanted: bool) -> None:
-        """A step begins; writes what the device has done of those before."""
+        """A step begins; writes what the device has done of those before. Raises what went wrong since the last."""
         if self._step is not None:
             self._pending.append(self._step)
             self._step = None
         if self._pending:
             self.resolve()
-        if wanted and self.lane.ready() and len(self._pending) < _MOST_PENDING:
+        if wanted and self._errors < _MOST_ERRORS and self.lane.ready() and len(self._pending) < _MOST_PENDING:
+            self._settle()
             first = self._marked()
-            self._step = _Step(first, [], set())
+            self._step = None if first is None else _Step(first, [], set())
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
 
-    def mark(self) -> Mark | None:
-        """Here in the stream; None in steps that are not timed."""
-        if self._step is None or not self.lane.ready():
+    def mark(self, device: int = -1, *, current: bool = False) -> Mark | None:
+        """Here in the stream; None in steps that are not timed, and of what is known to run on another ``device``,
+        or where another one is ``current``."""
+        if self._step is None or self._away(self.home) or self._away(device) or not self.lane.ready():
             return None
-        return self._marked()
+        return None if current and self._away(self.lane.current()) else self._marked()
 
-    def _marked(self) -> Mark:
-        event = self._free.pop() if self._free else self.lane.event()
-        queued = now()
-        event.record()
-        return Mark(event, queued, self.lane.stream())
+    def _settle(self) -> None:
+        """An event stays with the device on which it was recorded first."""
+        device = self.lane.current() if self.home is None else self.home
+        if device != self._device:
+            self._free.clear()
+            self._device = device
+
+    def _away(self, device: int | None) -> bool:
+        return device is not None and device >= 0 and device != self._device
+
+    def _marked(self) -> Mark | None:
+        try:
+            event = self._free.pop() if self._free else self.lane.event()
+            queued = now()
+            return Mark(event, queued, self.lane.record(event, self._device), self._device or 0)
+        except Exception as error:
+            self._failed(error)
+            return None
+
+    def _failed(self, error: Exception) -> None:
+        if self._error is None:  # else it is told already, and one step is one error
+            self._error, self._errors = error, self._errors + 1
 
     def span(self, row: tuple[Any, ...], before: Mark, after: Mark, *, kernel: bool = False) -> None:
         """Writes ``row`` once the device has passed both marks."""
@@ -139,18 +177,28 @@ class DeviceClock:
         may_ask = self.lane.ready()  # asking an event would break a graph that is being captured
         waiting = []
         for step in self._pending:
-            done = may_ask and all(mark.event.query() for mark in _marks(step)[-1:])
-            if done and all(mark.event.query() for mark in _marks(step)):
-                self._timed(step)
-            elif not last:
+            done = may_ask and self._passed(step)
+            if not done and not last and self._errors < _MOST_ERRORS:
                 waiting.append(step)
                 continue
             for row, _, _ in step.spans:
                 self._write(tuple(row))
             self._spans -= len(step.spans)
-            if done and len(self._free) < _KEPT:
+            if done and len(self._free) < _KEPT and step.first.device == self._device:
                 self._free += {id(mark.event): mark.event for mark in _marks(step)}.values()
         self._pending = waiting
+
+    def _passed(self, step: _Step) -> bool:
+        """Whether the device has passed all marks of a step, which then has its times."""
+        marks = _marks(step)
+        try:
+            if not marks[-1].event.query() or not all(mark.event.query() for mark in marks):
+                return False
+            self._timed(step)
+        except Exception as error:
+            self._failed(error)
+            return False
+        return True
 
     def _timed(self, step: _Step) -> None:
         """Fills in the times of a step whose marks have all been passed."""

@@ -790,22 +790,28 @@ class Session:
             self._write_step_span(end - OFFSET - self._step_started, self._spent, end)
             self.trace.step_over(last=True)
             self.clock.resolve(last=True)
-            fields = {
-                "steps": self._trained,
-                "updates": self.steps.updates,
-                "costs": dict(sorted(self.costs.items(), key=lambda item: -item[1])),
-                "overhead": round(self.cadence.overhead, 6),
-                "spent_seconds": round(self.spent / 1e9, 3),
-                "written_seconds": round(self.journal.written_ns / 1e9, 3),
-                **self._settled_costs(),
-                "dropped": {**self.journal.dropped, "readback": self.readback.dropped},
-                "recomputes": self.recomputes,
-                "judged": self.judged.count,
-                "measured": self.measured.count,
-                "looked_out": self.lookout.looks if self.lookout is not None else 0,
-            }
-            self.fact("exit", fields, always=True)
+        with contextlib.suppress(Exception):
+            self._tell_the_end()
+        with contextlib.suppress(Exception):
             self.pulse.state = 1 if not self.journal.alive else 2
             self.pulse.beat(now())
-            self.journal.close()
-            self.pulse.close()
+        for file in (self.journal, self.pulse):
+            with contextlib.suppress(Exception):
+                file.close()
+
+    def _tell_the_end(self) -> None:
+        fields = {
+            "steps": self._trained,
+            "updates": self.steps.updates,
+            "costs": dict(sorted(self.costs.items(), key=lambda item: -item[1])),
+            "overhead": round(self.cadence.overhead, 6),
+            "spent_seconds": round(self.spent / 1e9, 3),
+            "written_seconds": round(self.journal.written_ns / 1e9, 3),
+            **self._settled_costs(),
+            "dropped": {**self.journal.dropped, "readback": self.readback.dropped},
+            "recomputes": self.recomputes,
+            "judged": self.judged.count,
+            "measured": self.measured.count,
+            "looked_out": self.lookout.looks if self.lookout is not None else 0,
+        }
+        self.fact("exit", fields, always=True)

@@ -56,18 +56,23 @@ class Trace:
         self._next += 1
         return number
 
-    def open(self, brick: int, phase: int) -> int:
-        """Opens a brick; returns the id to close it with."""
+    def open(self, brick: int, phase: int, *, current: bool = False) -> int:
+        """Opens a brick; returns the id to close it with. ``current``: it runs on the device that is current."""
         number = self._next
         self._next = number + 1
-        self._open.append((number, brick, phase, now(), self.clock.mark() if self.clock.running else None))
+        start = now()
+        mark = self.clock.mark(current=current) if self.clock.running else None
+        self._open.append((number, brick, phase, start, mark))
         self.pulse.enter(brick, _SHOWN.get(phase, 0))
         if self.ranges is not None:
             self.ranges.push(brick, phase)
         return number
 
-    def close(self, number: int, *, write: bool, attributes: str | None = None, kernel: bool = False) -> int:
-        """Closes brick ``number`` and all that is open above it; returns its duration. ``kernel``: see ``write``."""
+    def close(
+        self, number: int, *, write: bool, attributes: str | None = None, kernel: bool = False, device: int = -1
+    ) -> int:
+        """Closes brick ``number`` and all that is open above it; returns its duration. ``kernel``: see ``write``;
+        ``device``: where it is known to have run."""
         stack = self._open
         end = now()
         if not any(opened[0] == number for opened in stack):
@@ -83,7 +88,9 @@ class Trace:
                     parent = stack[-1][0] if stack else self.step_id
                     row = (number, parent, opened[1], opened[2], self.step, self.micro, opened[3], end,
                            None, None, attributes)  # fmt: skip
-                    self.write(row, opened[4], kernel=kernel)
+                    before = opened[4]
+                    away = before is not None and 0 <= device != before.device
+                    self.write(row, None if away else before, kernel=kernel)
                 return end - opened[3]
         return 0
 
@@ -114,9 +121,9 @@ class Trace:
     def parent(self) -> int:
         return self._open[-1][0] if self._open else self.step_id
 
-    def mark(self, brick: int) -> None:
-        """The backward of ``brick`` begins; it lasts until the next mark or the end of the backward."""
-        self._marks.append((brick, now(), self.clock.mark() if self.clock.running else None))
+    def mark(self, brick: int, device: int = -1) -> None:
+        """The backward of ``brick`` begins on ``device``; it lasts until the next mark or the end of the backward."""
+        self._marks.append((brick, now(), self.clock.mark(device) if self.clock.running else None))
         self.pulse.mark(brick)
         if self.ranges is not None and self.step_id:
             self.ranges.mark(brick, PHASE["backward"])
