@@ -230,7 +230,10 @@ def main() -> None:
         help="detect_anomaly, torch.profiler, block hooks, on CUDA CSAN too; by default on CUDA only",
     )  # fmt: skip
     parser.add_argument("--rounds", type=int, help="at most; default 60, 10 with --quick")
-    parser.add_argument("--seconds", type=float, default=CASE_SECONDS, help="at most a replica; default %(default)s")
+    parser.add_argument(
+        "--seconds", type=float, default=CASE_SECONDS,
+        help=f"at most a replica, once {FEWEST_ROUNDS} rounds are made; default %(default)s",
+    )  # fmt: skip
     parser.add_argument("--replicas", type=int, default=1, help="how often all is started anew; default %(default)s")
     parser.add_argument(
         "--block", type=float, metavar="SECONDS",
