@@ -14,7 +14,7 @@ from launching import events, exited, run, script
 
 from brickprof.cli import doctor
 from brickprof.journal import read_events
-from brickprof.launch import nvml
+from brickprof.launch import neighbours, nvml, processes
 from brickprof.launch.card import Cards, CardWatch
 from brickprof.launch.neighbours import Neighbours, without_parent
 
@@ -193,6 +193,65 @@ def test_an_orphan_has_no_parent_and_does_nothing(stranger, monkeypatch):
     (decided,) = seen.changes({os.getpid(): GIB, stranger: GIB}, mine, 20.0)
     assert decided["orphan"] is True
     assert without_parent(1) and not without_parent(os.getpid())
+
+
+class Left:
+    """A process 4242 whose parent is gone, and its control group where it has one."""
+
+    def __init__(self, files):
+        self.files, self.cpu, self.seen = files, 100.0, Neighbours()
+
+    def at(self, second, *, works=0.0):
+        """What is told of it when it is looked at again, having computed for so many seconds since the last look."""
+        self.cpu += works
+        told = self.seen.changes({os.getpid(): GIB, 4242: 20 * GIB}, frozenset({os.getpid()}), float(second))
+        return [change.get("orphan") for change in told]
+
+    def group(self, text):
+        (self.files / "4242-cgroup").write_text(text)
+
+
+@pytest.fixture
+def left(tmp_path, monkeypatch):
+    made = Left(tmp_path)
+    monkeypatch.setattr(processes, "stat", lambda pid: processes.Stat("S", 1, 1, made.cpu, 77))
+    monkeypatch.setattr(neighbours, "Path", lambda path: tmp_path / path.removeprefix("/proc/").replace("/", "-"))
+    return made
+
+
+def test_an_orphan_is_known_early_enough_for_a_run_that_ends_after_15_seconds(left):
+    assert [left.at(second, works=0.01 * (second % 4 == 0)) for second in range(15)].index([True]) <= 11
+
+
+def test_an_orphan_that_works_again_is_none_and_never_was(left):
+    assert left.at(0) == [None] and left.at(5) == [] and left.at(10) == [True]
+    assert left.at(15) == [] and left.at(20, works=2.0) == [False]
+    assert [left.at(second, works=5.0 * (second == 600)) for second in range(25, 3600, 5)] == [[]] * 715
+
+
+def test_whoever_has_worked_is_an_orphan_only_after_a_minute_without_work(left):
+    assert left.at(0) == [None] and left.at(5, works=1.0) == [False]
+    assert [left.at(second) for second in range(10, 65, 5)] == [[]] * 11
+    assert [left.at(65), left.at(70)] == [[True], []]
+
+
+@pytest.mark.parametrize(
+    ("group", "orphan"),
+    [
+        ("0::/system.slice/ollama.service\n", False),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/ollama.service\n", False),
+        ("9:memory:/system.slice/ollama.service\n1:name=systemd:/system.slice/ollama.service\n0::/\n", False),
+        ("0::/user.slice/user-1000.slice/user@1000.service/tmux-spawn-1.scope\n", True),
+        ("0::/user.slice/user-1000.slice/session-3.scope\n", True),
+        ("0::/\n", True),
+        (None, True),
+    ],
+)
+def test_a_service_of_the_system_waits_to_be_asked_and_is_no_orphan(left, group, orphan):
+    if group is not None:
+        left.group(group)
+    assert left.at(0) == [None] and left.at(10) == [orphan]
+    assert [left.at(second) for second in range(20, 200, 20)] == [[]] * 9
 
 
 # -- the thread, and the command

@@ -276,10 +276,12 @@ def test_the_files_are_plain_arrow_streams(journal):
 def test_rows_reach_the_disk_by_themselves(journal):
     journal.warm()
     journal.sample(sample_row(1))
-    deadline = time.monotonic() + 5
-    while not (journal.folder / SAMPLES).exists() and time.monotonic() < deadline:
+    deadline, rows = time.monotonic() + 5, 0
+    while not rows and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert read_table(journal.folder / SAMPLES, schema("samples"))[0].num_rows == 1
+        if (journal.folder / SAMPLES).exists():  # it has its schema before it has its first row
+            rows = read_table(journal.folder / SAMPLES, schema("samples"))[0].num_rows
+    assert rows == 1
 
 
 def test_a_row_that_fits_no_column_costs_only_itself(journal):

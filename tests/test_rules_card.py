@@ -11,7 +11,7 @@ from brickprof.contracts.verdicts import Severity, Verdict
 from brickprof.diagnosis import diagnose
 from brickprof.records import Event, Span
 from brickprof.reports import overview, terminal
-from brickprof.rules import card, card_memory, card_share, hardware, throttle
+from brickprof.rules import card, card_memory, card_share, cards, hardware, throttle
 from brickprof.rules.mfu import mfu
 from brickprof.rules.peaks import peak
 from brickprof.rules.story import Story
@@ -59,6 +59,13 @@ class OnCard(Made):
         told = {"looks": 1, "utilisation": 0.95, "memory_used": 40 * GB, "memory_total": 140 * GB, "throttled": {}}
         told |= {"sm_clock": 1900.0, "temperature": 60.0, "memory_peak": 41 * GB, "power": 600.0, "power_limit": 700.0}
         return self.card(second, what="sample", **told | fields)
+
+    def ended(self, code=0, told="ok", **fields):
+        return self.at("exited", 0, self.seconds + 1, -1, code=code, text=f"exited {code}", **{"class": told}, **fields)
+
+    def raised(self, kind, message):
+        self.at("exception", self.steps, self.seconds + 0.5, type=kind, message=message, frames=[])
+        return self.ended(1, "failed")
 
     def looks(self):
         return [record for record in self.records if record.kind == "card" and record.fields["what"] == "sample"]
@@ -230,6 +237,13 @@ def test_an_orphan_explains_memory_that_ran_out():
     assert (first.root_cause, first.severity) == ("orphaned-process", Severity.ERROR)
 
 
+def test_who_works_again_is_no_orphan():
+    made = OnCard(**BIG)
+    for second, orphan in ((11, True), (31, False)):
+        made.card(second, what="process", pid=4242, name="python", before=True, memory=20 * GB, orphan=orphan)
+    assert judge(made, card_share.Alone).verdict is Verdict.PASS
+
+
 def test_where_strangers_cannot_be_told_nothing_is_judged():
     made = OnCard(**BIG)
     next(r for r in made.records if r.kind == "card").fields["known_by"] = "grown"
@@ -250,7 +264,8 @@ def test_an_xid_of_the_hardware_is_an_error(xid):
 
 def test_an_xid_of_the_program_is_an_access_out_of_bounds_and_no_broken_card():
     made = OnCard(**BIG)
-    made.card(30, what="xid", xid=31)
+    made.card(60, what="xid", xid=31)
+    made.ended(134, "aborted", signal=6)
     assert judge(made, hardware.Hardware).verdict is Verdict.PASS
     (violation,) = judge(made, hardware.Faults).violations
     assert (violation.cause, violation.contract) == ("out-of-bounds", "C-BUFSIZE-001")
@@ -259,6 +274,137 @@ def test_an_xid_of_the_program_is_an_access_out_of_bounds_and_no_broken_card():
     assert not judge(made, hardware.Faults).violations  # the exception says it already, and where
     causes = [one.root_cause for one in diagnose(made.run()).findings if one.severity is Severity.ERROR]
     assert causes == ["out-of-bounds"]
+
+
+LAUNCH = "CUDA error: unspecified launch failure"
+ELSEWHERE = {"device": 1, "ordinal": 1}
+
+
+def about(made, known_by):
+    next(r for r in made.records if r.kind == "card" and r.fields["what"] == "device").fields["known_by"] = known_by
+    return made
+
+
+def unseen(made):
+    """The same run, as it is told where nobody has seen it on a card."""
+    looks = made.looks()
+    made.records = [record for record in made.records if record not in looks]
+    return about(made, "")
+
+
+def on_cpu(made):
+    for record in made.records:
+        if record.kind == "tensor":
+            record.fields["device"] = "cpu"
+    return made
+
+
+def neighbour(made, **fields):
+    made.card(1, what="process", pid=4242, name="python", before=True, memory=GB, **fields)
+    return made
+
+
+def fault(made, second=60, **where):
+    made.at("card", 10 * second, second, -1, **{"device": 0, "ordinal": 0, **where}, what="xid", xid=31)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "end"),
+    [
+        (fault(OnCard(**BIG)), ()),
+        (fault(OnCard(**BIG)), (134, "aborted")),
+        (fault(OnCard(**BIG)), ("TrainingFailed", "step 600 failed")),
+        (fault(neighbour(OnCard(**BIG))), ("AcceleratorError", LAUNCH)),
+        (fault(neighbour(OnCard(**BIG))), (134, "aborted")),
+        (fault(about(OnCard(**BIG), "grown")), ("RuntimeError", "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED")),
+        (fault(unseen(OnCard(**BIG))), ("AcceleratorError", LAUNCH)),
+        (fault(unseen(OnCard(**BIG))), (139, "segmentation_fault")),
+    ],
+    ids=[
+        "alone, and it goes on", "alone, aborted", "alone, an exception", "a neighbour, an error of the card",
+        "a neighbour, aborted", "in a container", "over before it was seen", "over before it was seen, by a signal",
+    ],
+)  # fmt: skip
+def test_a_wrong_address_that_only_the_card_tells_of_is_told_where_it_is_the_runs_own(made, end):
+    if end:
+        (made.raised if isinstance(end[0], str) else made.ended)(*end)
+    (violation,) = judge(made, hardware.Faults).violations
+    (seen,) = cards.cards(Story.of(made.run()))
+    assert violation.cause == "out-of-bounds" and violation.certainty == (0.8 if seen.alone else 0.6)
+    assert ("Others may have been on the card" in violation.whys[0].finding) is not seen.alone
+
+
+@pytest.mark.parametrize(
+    ("made", "end"),
+    [
+        (fault(OnCard(**BIG)), (0,)),
+        (fault(OnCard(**BIG), second=30), ()),
+        (fault(OnCard(**BIG), second=30), ("AcceleratorError", "CUDA error: invalid argument")),
+        (fault(neighbour(OnCard(**BIG))), ()),
+        (fault(neighbour(OnCard(**BIG))), ("FileNotFoundError", "no such file: shard-7.bin")),
+        (fault(neighbour(OnCard(**BIG))), ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.")),
+        (fault(neighbour(OnCard(**BIG))), (130, "interrupted")),
+        (fault(neighbour(OnCard(**BIG))), (143, "terminated")),
+        (fault(neighbour(OnCard(**BIG))), (137, "out_of_memory")),
+        (fault(about(OnCard(**BIG), "grown")), ()),
+        (fault(OnCard(**BIG), **ELSEWHERE), ()),
+        (fault(OnCard(**BIG), **ELSEWHERE), ("AcceleratorError", LAUNCH)),
+        (fault(unseen(OnCard(**BIG))), ()),
+        (fault(unseen(OnCard(**BIG))), ("ValueError", "no such preset")),
+        (fault(on_cpu(unseen(OnCard(**BIG)))), (1, "failed")),
+        (fault(on_cpu(about(OnCard(**BIG), "grown"))), (1, "failed")),
+    ],
+    ids=[
+        "it ended well", "it trains on", "it trained on, and ended by another error of the card", "a neighbour",
+        "a neighbour, an error of its own", "a neighbour, out of memory", "a neighbour, interrupted",
+        "a neighbour, asked to stop", "a neighbour, killed for memory", "in a container", "another card",
+        "another card, an error of its own card", "seen on no card", "seen on no card, an error of its own",
+        "on the CPU", "on the CPU, beside a card whose memory grows",
+    ],
+)  # fmt: skip
+def test_a_wrong_address_of_somebody_else_is_not_the_runs(made, end):
+    if end:
+        (made.raised if isinstance(end[0], str) else made.ended)(*end)
+    result = judge(made, hardware.Faults)
+    assert result.verdict is Verdict.NOT_EVALUATED and not result.violations
+
+
+def test_a_wrong_address_that_may_be_anothers_is_said_to_be_so():
+    made = fault(OnCard(**BIG))
+    made.ended()
+    assert "may be another program's: the run came to its end" in judge(made, hardware.Faults).why
+    assert not [one for one in diagnose(made.run()).findings if one.severity is not Severity.INFO]
+
+
+@pytest.mark.parametrize("fields", [{"what": "xid", "xid": 79}, {"what": "lost"}])
+def test_an_error_of_a_card_that_the_run_does_not_use_is_not_its_error(fields):
+    made = OnCard(**BIG)
+    made.at("card", 600, 60, -1, what="device", **ELSEWHERE, **H200 | {"known_by": ""})
+    made.at("card", 600, 60, -1, **ELSEWHERE, **fields)
+    made.ended()
+    assert judge(made, hardware.Hardware).verdict is Verdict.PASS
+    gone = unseen(OnCard(**BIG))
+    gone.card(60, **fields)
+    assert judge(gone, hardware.Hardware).verdict is Verdict.NOT_EVALUATED
+    gone.raised("AcceleratorError", LAUNCH)
+    (violation,) = judge(gone, hardware.Hardware).violations
+    assert violation.cause == "hardware-error"
+    other = on_cpu(unseen(OnCard(**BIG)))
+    other.card(60, **fields)
+    other.ended(1, "failed")
+    assert not judge(other, hardware.Hardware).violations
+
+
+def test_an_xid_that_is_not_known_here_is_told_where_no_neighbour_can_have_caused_it():
+    alone, beside = OnCard(**BIG), neighbour(OnCard(**BIG))
+    for made in (alone, beside):
+        made.card(30, what="xid", xid=109)
+    assert [v.severity for v in judge(alone, hardware.Hardware).violations] == [Severity.WARNING]
+    assert judge(beside, hardware.Hardware).verdict is Verdict.PASS
+    beside.card(31, what="xid", xid=63)
+    (violation,) = judge(beside, hardware.Hardware).violations
+    assert "Xid 63" in violation.symptom
 
 
 def test_a_process_that_ended_and_a_retired_page_are_told_apart():
@@ -310,6 +456,15 @@ def test_memory_of_others_on_the_card_is_no_growth_of_the_run():
         look.fields["memory_ours"] = (13 + place) * GB
     (violation,) = judge(made, card_memory.OutsideTorch).violations
     assert "grew from" in violation.symptom and violation.cause == "memory-leak"
+
+
+def test_growth_of_a_card_whose_processes_are_not_told_is_not_the_runs():
+    made = about(OnCard(**BIG), "grown")
+    for place, look in enumerate(made.looks()):
+        look.fields["memory_used"] = (20 + place) * GB
+        made.at("memory", look.step, place + 1.0, rss=GB, device_allocated=10 * GB, device_reserved=12 * GB)
+    result = judge(made, card_memory.OutsideTorch)
+    assert result.verdict is Verdict.NOT_EVALUATED and not result.violations and "not told here" in result.why
 
 
 OOM = (

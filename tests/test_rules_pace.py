@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 from making import START, Made
 
 from brickprof.bricks import Brick, Kind
 from brickprof.contracts.terms import Terms
 from brickprof.contracts.verdicts import Severity, Verdict
 from brickprof.diagnosis import diagnose
+from brickprof.operators import launch
 from brickprof.records import Event, RunMeta, Span
 from brickprof.rules import artifacts, bounds, device, growth_of_memory, host_reads, pace, resource
 from brickprof.rules.story import Story
@@ -332,6 +336,32 @@ def test_an_exception_says_what_it_is_about(kind, message, cause, contract):
         found for found in diagnose(raising(kind, message).run()).findings if found.severity is not Severity.INFO
     ]
     assert (finding.root_cause, finding.contract) == (cause, contract)
+
+
+def refused(buffer, elements) -> launch.BufferTooSmall:
+    with pytest.raises(launch.BufferTooSmall) as caught:
+        launch.Kernel._fits(SimpleNamespace(name="swiglu.forward"), "y", buffer, elements)
+    return caught.value
+
+
+def test_a_kernel_that_refuses_a_buffer_is_named_with_the_sizes():
+    made = raising("brickprof.operators.launch.BufferTooSmall", str(refused(torch.empty(1000), 1024)))
+    diagnosis = diagnose(made.run())
+    (finding,) = [found for found in diagnosis.findings if found.severity is not Severity.INFO]
+    assert (finding.contract, finding.root_cause, finding.brick) == (
+        "C-BUFSIZE-001", "buffer-overflow", "swiglu.forward",
+    )  # fmt: skip
+    assert finding.confidence > 0.9 and "train.py:12" in str(finding.to_dict())
+    (violation,) = judge(made, bounds.Sizes).violations
+    assert "swiglu.forward is too small: y holds 1,000 elements and the kernel reaches 1,024" in violation.symptom
+    assert violation.action.startswith("Give y 24 more")
+
+
+@pytest.mark.parametrize("kind", ["CannotLaunch", "WrongArgument"])
+def test_other_refusals_of_a_kernel_are_exceptions_like_any_other(kind):
+    made = raising(f"brickprof.operators.launch.{kind}", "gemm: x should be (..., 8); given: (2, 7)")
+    (finding,) = [found for found in diagnose(made.run()).findings if found.severity is not Severity.INFO]
+    assert (finding.contract, finding.root_cause) == ("C-PROCESS-001", "exception")
 
 
 def test_what_a_device_reports_late_is_told_in_one_line_with_the_way_to_its_place():

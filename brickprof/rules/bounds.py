@@ -1,7 +1,7 @@
 """Buffers that are too small, and places that are not there: what an exception proves.
 
 Enters: exception events of every rank. Leaves: C-BUFSIZE-001. Kernels check their own sizes with ``brickprof check``;
-on a run only what torch or the driver refused is known for certain.
+on a run only what torch, the driver or a kernel of brickprof refused is known for certain.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.records import Event
 from brickprof.rules import again, outcomes, wording
-from brickprof.rules.failures import failure
+from brickprof.rules.failures import Failure, failure
 from brickprof.rules.story import Story
 
 _OUTSIDE = re.compile(
@@ -27,7 +27,12 @@ _TOO_SMALL = re.compile(
     re.IGNORECASE,
 )
 _ALGEBRA = re.compile(r"mat1 and mat2|load.*state_dict|copying a param", re.IGNORECASE)
+_ENDS = frozenset({"crashed", "exited", "crashed-by-signal"})
 _NUMBER = re.compile(r"\d[\d,]*")
+_REFUSED = re.compile(
+    r"(?P<kernel>\S+): (?P<buffer>\w+) holds (?P<room>\d+) elements .*and the kernel reaches (?P<reach>\d+)"
+)
+"""How ``BufferTooSmall`` of ``brickprof.operators.launch`` says it."""
 
 
 def outside(kind: str, message: str) -> bool:
@@ -58,9 +63,12 @@ class Sizes:
 def _violation(event: Event, story: Story, contract: Contract) -> Violation | None:
     raised = failure(event)
     kind, message = raised.type, raised.message
+    refused = _REFUSED.match(message) if kind == "BufferTooSmall" else None
+    if refused is not None:
+        return _refusal(event, raised, refused, contract)
     if outside(kind, message):
         cause, action = "out-of-bounds", _INSIDE
-    elif too_small(message):
+    elif too_small(message) or kind == "BufferTooSmall":
         cause, action = "buffer-overflow", _ENOUGH
     else:
         return None
@@ -77,10 +85,26 @@ def _violation(event: Event, story: Story, contract: Contract) -> Violation | No
     return Violation(
         contract.id, cause, Severity.ERROR, symptom, event.step, event.step, brick, "kernel", max(event.rank, 0),
         (event.id,), cause=cause, certainty=0.85 if cause == "out-of-bounds" else 0.7,
-        explains=frozenset({"crashed", "exited", "crashed-by-signal"}),
+        explains=_ENDS,
         whys=(Because(question, wording.sentence(finding.rstrip(".")), brick, (event.id,)),),
         details={"question": "Why did the run end?", "asked": "What did the exception say?"}, action=action,
         experiment=again.in_order(story, event.rank) if raised.late else "",
+    )  # fmt: skip
+
+
+def _refusal(event: Event, raised: Failure, refused: re.Match[str], contract: Contract) -> Violation:
+    """A kernel that measured its buffers and was not launched."""
+    kernel, buffer, room, reach = refused["kernel"], refused["buffer"], int(refused["room"]), int(refused["reach"])
+    sizes = f"{buffer} holds {wording.count(room, 'element')} and the kernel reaches {reach:,}"
+    place = f"At {raised.where}" if raised.where else kernel
+    finding = f"{place}: {sizes}; it was not launched"
+    lacking = wording.count(reach - room, "more element")
+    return Violation(
+        contract.id, "buffer-overflow", Severity.ERROR, f"a buffer of {kernel} is too small: {sizes}", event.step,
+        event.step, kernel, "kernel", max(event.rank, 0), (event.id,), cause="buffer-overflow", certainty=0.97,
+        explains=_ENDS, whys=(Because(f"Which sizes? ({room:,}, {reach:,})", f"{finding}.", kernel, (event.id,)),),
+        details={"question": "Why did the run end?", "asked": "What did the exception say?"},
+        action=f"Give {buffer} {lacking}, or launch {kernel} with sizes that {buffer} has room for.",
     )  # fmt: skip
 
 

@@ -35,25 +35,32 @@ class OutsideTorch:
         if isinstance(found, ContractResult):
             return found
         looks = int(contract.threshold("looks"))
-        shared = [card for card in found if _track(story, card) is None]
+        untold = [_untold(card) for card in found if _track(story, card) is None]
         for card in found:
             track = _track(story, card)
             grown = growth(track, looks) if track is not None else None
             if grown is not None and _goes_on(grown, contract) and not _explained(story, grown, contract):
                 return outcomes.broken(contract, [_outside(card, grown, contract)], "no growth that goes on")
-        if shared:
-            return outcomes.unjudged(contract, "others use the card, and what the run itself holds of it is not told")
+        if untold:
+            return outcomes.unjudged(contract, untold[0])
         return outcomes.unjudged(contract, "the card's memory did not grow beyond what torch reserves")
 
 
 def _track(story: Story, card: cards.Card) -> Track | None:
-    """What the run's own processes hold, where the driver tells; else all that is in use, where nobody else was seen
-    on the card."""
+    """What the run's own processes hold, where the driver tells; else all that is in use, where others would have been
+    seen on the card and were not."""
     ours = story.track("card", "memory_ours", -1, what="sample", device=card.device)
     if len(ours):
         return ours
-    strangers = card.others.get("process")
-    return None if strangers else story.track("card", "memory_used", -1, what="sample", device=card.device)
+    if card.others.get("process") or card.known_by != "listed":
+        return None
+    return story.track("card", "memory_used", -1, what="sample", device=card.device)
+
+
+def _untold(card: cards.Card) -> str:
+    if card.others.get("process"):
+        return "others use the card, and what the run itself holds of it is not told"
+    return "whose memory of the card it is, is not told here (a container?)"
 
 
 def _goes_on(found: Growth, contract: Contract) -> bool:

@@ -56,6 +56,17 @@ class Card:
     """What happened, by kind: xid, ecc, lost, throttle, process."""
 
     @property
+    def known_by(self) -> str:
+        """How it is known that the run uses it: "listed", or "grown"; "" where it only told of an error at the end."""
+        return str(self.about.fields.get("known_by", "")) if self.about else ""
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody else was seen on it, where others would have been seen: not in a container, not on a slice."""
+        others = self.others.get("process") or (self.about is not None and self.about.fields.get("mig"))
+        return self.known_by == "listed" and not others
+
+    @property
     def name(self) -> str:
         told = self.about.fields.get("name") if self.about else None
         return str(told) if told else f"card {self.device}"
