@@ -1,10 +1,11 @@
-"""Canaries: what a Triton kernel of the user's writes outside of its arguments.
+"""Canaries: what a Triton kernel of the user's writes outside of its arguments, and what it is told of them.
 
 Enters: launches in steps that are captured in full (``--level deep``, ``--deep-at``, escalation). The first three of
 each kernel from one line on the same shapes are made once more, then every one whose number is a power of two: before
 the launch itself, on copies of its arguments that lie between guards. Leaves: a ``canary`` event for such a launch that
 wrote into a guard (which argument, on which side, how many bytes and how far away), and ``canaries`` events that say
-how much was looked at, and what was not, and why.
+how much was looked at, and what was not, and why. Of every launch that is told other numbers, or given tensors that are
+laid out in another way, an ``arguments`` event with both.
 
 The launch itself is made as if nothing had been: what a broken kernel does to its neighbours it still does.
 """
@@ -33,6 +34,7 @@ _FIRST = 3
 _MOST_LIKENESSES = 1024
 _MOST_TOLD, _MOST_OF_ONE = 64, 8
 _MOST_NAMED = 16
+_MOST_GIVEN, _MOST_GIVEN_TO_ONE = 256, 16
 _counter = time.perf_counter_ns
 
 
@@ -50,6 +52,10 @@ class CanariesProbe(Probe):
         """By kernel: launches whose guards have been looked at."""
         self._told: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
+        self._unwritten = 0
+        self._given: set[Hashable] = set()
+        self._given_to: Counter[Hashable] = Counter()
+        """By kernel and line: launches whose numbers were written down."""
         self._due = 1
         self._attend(session.on.deep)
 
@@ -92,10 +98,27 @@ class CanariesProbe(Probe):
         if threading.get_ident() != self.session.thread and not self.session.in_backward:
             raise Refused("it is launched from another thread")
         tensors = shadows.arguments(call)
+        if not call.benchmark:
+            self._write_down(call, tensors)
         if call.benchmark or self._turn(call, tensors):
             kernel = shadows.check(call, tensors)
             with torch.no_grad():
                 self._shadow(call, kernel, tensors)
+
+    def _write_down(self, call: Call, tensors: Mapping[str, torch.Tensor]) -> None:
+        """The numbers of a launch, where none like it has been written down."""
+        like, of = shadows.likeness(call, tensors), (id(call.function), call.site)
+        if like in self._given or not any(each.ndim > 1 for each in tensors.values()):
+            return
+        if len(self._given) >= _MOST_GIVEN or self._given_to[of] >= _MOST_GIVEN_TO_ONE:
+            self._unwritten += 1
+            return
+        self._given.add(like)
+        self._given_to[of] += 1
+        kernel = str(call.function.__name__)
+        brick = self.session.journal.brick(Brick(Kind.KERNEL, kernel))
+        told = {"kernel": kernel, "site": call.site, "brick": brick, **shadows.layout(call, tensors)}
+        self.session.fact("arguments", told, always=True)
 
     def _turn(self, call: Call, tensors: Mapping[str, torch.Tensor]) -> bool:
         """Whether it is the turn of a launch: one of the first that are like it, or, ever more rarely, a later one."""
@@ -130,6 +153,7 @@ class CanariesProbe(Probe):
         self._due = 2 * (checked + self._refused.total())
         fields = {
             "launches": self._heard, "checked": checked, "partly": self._partly, "touched": self._touched,
+            "unwritten": self._unwritten,
             "kernels": dict(self._checked.most_common(_MOST_NAMED)), "distinct": len(self._checked),
             "refused": dict(self._refused.most_common(_MOST_NAMED)),
         }  # fmt: skip

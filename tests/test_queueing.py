@@ -14,7 +14,9 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import CUDABackend
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from brickprof.capture.taps import triton_calls
 from brickprof.operators import queueing
+from brickprof.operators.launch import Kernel
 
 _storage = torch.zeros(4096, dtype=torch.float64)
 
@@ -140,3 +142,35 @@ def test_hooks_see_every_launch(function, monkeypatch):
     function.pre_run_hooks.append(print)
     queue((4,), given)
     assert ways(function) == ["triton", "hooked", "triton"]
+
+
+def test_whoever_listens_to_calls_hears_every_launch_of_the_run(function):
+    queue, given = queueing.Queue(function), {"x": torch.zeros(8), "n": 32, "BLOCK": 16}
+    queue((4,), given)
+    assert triton_calls.listen(print)
+    try:
+        queue((4,), given)
+        queue((4,), given, heard=False)
+    finally:
+        triton_calls.stop()
+    queue((4,), given)
+    assert ways(function) == ["triton", "triton", "straight", "straight"]
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_bound_launch_is_heard_where_it_is_given_tensors(function, heard):
+    kernel = Kernel(function, "test.bound")
+    kernel = kernel if heard else kernel.unheard()
+    bound, x = kernel.bind((4,), n=32, BLOCK=16), torch.zeros(8)
+    bound.launch(x=x)
+    queueing.attend(True)
+    try:
+        bound.launch(x=x)
+        bound.launch(x=x.data_ptr())
+        bound.launch(x=x, n=48)
+    finally:
+        queueing.attend(False)
+    bound.launch(x=x)
+    through = "triton" if heard else "straight"
+    assert ways(function) == ["triton", through, "straight", through, "straight"]
+    assert kernel.launches == (5 if heard else 0)

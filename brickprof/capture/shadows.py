@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
 
+from brickprof.capture import kernel_indices
 from brickprof.capture.guards import Guarded, Unfit
 from brickprof.capture.taps import triton_launches
 from brickprof.capture.taps.triton_calls import Call
@@ -57,6 +58,23 @@ def numbers(call: Call) -> tuple[dict[str, int], dict[str, int]]:
     fixed = {name for name in given if "constexpr" in str(taken[name].annotation)}
     sizes = {name: value for name, value in given.items() if name not in fixed}
     return sizes, {name: given[name] for name in given if name in fixed}
+
+
+def likeness(call: Call, tensors: Mapping[str, Tensor]) -> Hashable:
+    """What a launch has in common with those that are given the same numbers, for tensors laid out the same way."""
+    given = (*call.args, *call.kwargs.values())
+    laid_out = ((name, each.shape, each.stride()) for name, each in tensors.items())
+    return (id(call.function), call.site, *laid_out, *(value for value in given if type(value) is int))
+
+
+def layout(call: Call, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What a kernel was told of its arguments, beside what they are."""
+    sizes, constants = numbers(call)
+    arguments = [
+        {"name": name, "shape": list(each.shape), "strides": list(each.stride())} for name, each in tensors.items()
+    ]
+    bounds = kernel_indices.bounds(call.function.fn, {**sizes, **constants})
+    return {"arguments": arguments, "sizes": sizes, "constants": constants, "bounds": bounds}
 
 
 def check(call: Call, tensors: Mapping[str, Tensor]) -> str:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from brickprof.errors import BrickprofError
+from brickprof.operators import queueing
 from brickprof.operators.queueing import Queue, address, at_home, straight
 
 
@@ -169,7 +170,7 @@ class Kernel:
         if self.heard and _listener is not None:
             ended = self._told(arguments, bytes_moved, flops)
         with _at_home(next(iter(arguments.values()), None)):
-            compiled = self._queue(grid, arguments) if self._queue else self.function[grid](**arguments)
+            compiled = self._queue(grid, arguments, self.heard) if self._queue else self.function[grid](**arguments)
         if ended is not None:
             with contextlib.suppress(Exception):
                 ended()
@@ -241,6 +242,7 @@ class Bound:
         self._compiled: Any = None
         self._values: list[Any] = []
         self._places: dict[str, int] = {}
+        self._tensors: frozenset[str] = frozenset()
 
     @property
     def settled(self) -> bool:
@@ -249,7 +251,8 @@ class Bound:
 
     def launch(self, **changed: Any) -> None:
         """Queues the kernel with ``changed`` in place of what was bound under these names."""
-        if self._run is None or (self._brick.heard and _listener is not None):
+        heard = self._brick.heard and (_listener is not None or (queueing.attended and self._by_tensors(changed)))
+        if self._run is None or heard:
             self._first(changed)
             return
         self._brick.launches += self._brick.heard
@@ -284,6 +287,10 @@ class Bound:
             return launch
         return at_home(self._compiled, grid, behind, index, launch)
 
+    def _by_tensors(self, changed: dict[str, Any]) -> bool:
+        """Whether Triton can be called with them: an address in a tensor's place would be a number to it."""
+        return not any(type(value) is int and name in self._tensors for name, value in changed.items())
+
     def _first(self, changed: dict[str, Any]) -> None:
         arguments = {**self._arguments, **changed}
         compiled = self._brick.launch(self._grid, **arguments)
@@ -292,6 +299,7 @@ class Bound:
         names = self._brick.function.arg_names
         self._values = [address(arguments[name]) for name in names]
         self._places = {name: place for place, name in enumerate(names)}
+        self._tensors = frozenset(name for name, value in arguments.items() if isinstance(value, Tensor))
         self._run, self._compiled = straight(compiled), compiled
 
 

@@ -5,7 +5,8 @@ binary of every launch from all of its arguments, which takes the host longer th
 launch that is like an earlier one in all that Triton goes by (types, alignment, whether a size is 1, a multiple of 16,
 more than 32 bits; constants; options; the device) has the same binary, which is handed straight to its launcher.
 
-Whoever has hooked into Triton's launches sees every one of them: then Triton launches as it always does.
+Whoever has hooked into Triton's launches sees every one of them: then Triton launches as it always does. So it does
+while somebody attends to its calls, which are not made otherwise.
 """
 
 from __future__ import annotations
@@ -15,6 +16,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+attended = False
+"""Whether somebody hears Triton being called, and with what."""
+
+
+def attend(wanted: bool) -> None:
+    """From now on Triton is called for every launch that is the run's own, or no longer."""
+    global attended
+    attended = wanted
 
 
 class Queue:
@@ -26,10 +36,10 @@ class Queue:
         self._varying = frozenset(each.name for each in function.params if not each.is_constexpr)
         self._known: dict[Any, tuple[Any, Callable[..., None]]] = {}
 
-    def __call__(self, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> Any:
+    def __call__(self, grid: tuple[int, ...], arguments: Mapping[str, Any], heard: bool = True) -> Any:
         key = self._likeness(arguments)
         known = self._known.get(key)
-        if known is not None and not self._function.pre_run_hooks:
+        if known is not None and not (attended and heard) and not self._function.pre_run_hooks:
             compiled, run = known
             run((*grid, 1, 1)[:3], [address(arguments[name]) for name in self._names])
             return compiled
