@@ -76,7 +76,8 @@ class PendingProbe(Probe):
         fields = {
             "copies": observer.copies, "launches": observer.clocks.launched, "waits": observer.clocks.waited,
             "streams": observer.clocks.streams, "pairs": len(observer.races), "dropped": observer.races.dropped,
-            "whole": not observer.broken,
+            "whole": not observer.broken, "hears_questions": observer.hears_questions, "replays": observer.replays,
+            "kernels": observer.kernels, "astray": observer.astray, "doubtful": observer.ledger.doubtful,
         }  # fmt: skip
         self.session.fact("sync_check", fields, always=True)
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from brickprof.capture.pending.observer import Observer
+from brickprof.capture.pending.races import SUSPICIONS
 from brickprof.capture.pending.watch import Eye, _reading, _taking, put
 
 DEFAULT = -1
@@ -101,6 +102,16 @@ class Gpu:
         if launch is not None:
             self.observer.after(launch, args, {}, host)
 
+    def does(self, operation: Any, *args: Any, **kwargs: Any) -> None:
+        """An operation whose result depends on data, which meta tensors have none of."""
+        launch = self.observer.before(operation, args, kwargs)
+        if launch is not None:
+            self.observer.after(launch, args, kwargs, None)
+
+    def kernel(self, *args: Any, **kwargs: Any) -> None:
+        """A Triton kernel of the user's."""
+        self.observer.kernel_launched("mine", args, kwargs)
+
     def to_device(self, target: torch.Tensor, host: torch.Tensor, non_blocking: bool = True) -> None:
         target.copy_(host, non_blocking=non_blocking)
 
@@ -146,4 +157,4 @@ class Gpu:
 
     @property
     def causes(self) -> list[str]:
-        return [fields["cause"] for fields in self.told if fields["count"] == 1 and fields["how"] != "alias-kept"]
+        return [fields["cause"] for fields in self.told if fields["count"] == 1 and fields["how"] not in SUSPICIONS]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,9 +15,21 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from brickprof.capture import surroundings
+from brickprof.capture.pending import sealed
 from brickprof.capture.pending.clocks import HOST, Clocks
 from brickprof.capture.pending.regions import region, shared, within
-from brickprof.capture.pending.watch import Eye, _asking, _event, listen, put, wrap
+from brickprof.capture.pending.watch import (
+    Eye,
+    Watch,
+    _any_stream,
+    _asking,
+    _event,
+    _replaying,
+    listen,
+    put,
+    wrap,
+    wrap_any_device,
+)  # fmt: skip
 from brickprof.probes.pending import PendingProbe
 from tests.fake_streams import DEFAULT, Gpu
 
@@ -84,6 +98,42 @@ def numpy_view_until_the_next_copy(gpu):
         gpu.to_host(host, gpu.tensor(4))
         held = host.numpy()
         held.sum()
+
+
+@bug("missing-sync")
+def read_by_numpys_functions(gpu):
+    host = gpu.pinned(4)
+    gpu.to_host(host, gpu.tensor(4))
+    np.mean(host.numpy()[1:])
+
+
+@bug("missing-sync")
+def copied_as_an_array(gpu):
+    host = gpu.pinned(4)
+    gpu.to_host(host, gpu.tensor(4))
+    array = host.numpy().copy()
+    assert array.shape == (4,)
+
+
+@bug("missing-sync")
+def an_array_with_a_name(gpu):
+    host = gpu.pinned(4)
+    gpu.to_host(host, gpu.tensor(4))
+    array = host.numpy()
+    with torch.no_grad():
+        total = float(array.reshape(2, 2).sum())
+    del array
+    assert total == 0
+
+
+@bug("missing-sync")
+def an_array_by_way_of_a_function(gpu):
+    def as_array(tensor):
+        return tensor.numpy()
+
+    host = gpu.pinned(4)
+    gpu.to_host(host, gpu.tensor(4))
+    sum(as_array(host))
 
 
 @bug("missing-sync")
@@ -231,6 +281,31 @@ def a_numpy_view_that_waits(gpu):
     view = host.numpy()
     gpu.synchronize()
     view.sum()
+
+
+@healthy
+def a_numpy_view_that_is_only_asked_for_its_size(gpu):
+    host = gpu.pinned(4)
+    gpu.to_host(host, gpu.tensor(4))
+    sizes = host.numpy().nbytes, host.numpy().shape, host.numpy()[1:].dtype, len(host.numpy()), np.asarray(host).ndim
+    pointer = host.numpy().ctypes.data
+    array = host.numpy()
+    sizes += (array.nbytes, array.strides)
+    del array
+    assert host.numpy() is not None and pointer and len(sizes) == 7
+    gpu.synchronize()
+    assert host.sum() == 0
+
+
+@healthy
+def a_numpy_view_of_every_copy_of_which_the_last_is_read(gpu):
+    host = gpu.pinned(4)
+    for _ in range(2):
+        gpu.to_host(host, gpu.tensor(4))
+        array = host.numpy()
+        assert array.shape == (4,)
+    gpu.synchronize()
+    assert host.numpy().sum() == 0
 
 
 @healthy
@@ -417,6 +492,59 @@ def freed_while_another_stream_reads(gpu):
     assert gpu.told[0]["how"] == "freed"
 
 
+@bug("stream-race")
+def a_kernel_before_its_tensor_is_there(gpu):
+    with gpu.stream(SIDE):
+        made = gpu.tensor(4)
+    gpu.kernel(made, 4)
+
+
+@bug("stream-race")
+def written_while_a_kernel_is_at_it(gpu):
+    made = gpu.tensor(4)
+    gpu.wait_stream(SIDE, DEFAULT)
+    with gpu.stream(SIDE):
+        gpu.kernel(4, x=made[1:3])
+    made.add_(1)
+
+
+@healthy
+def kernels_in_order(gpu):
+    with gpu.stream(SIDE):
+        made = gpu.tensor(4)
+        gpu.kernel(made, made)
+    gpu.wait_stream(DEFAULT, SIDE)
+    gpu.kernel(made)
+    made.add_(1)
+
+
+@healthy
+def two_kernels_that_may_both_only_read(gpu):
+    made = gpu.tensor(4)
+    gpu.wait_stream(SIDE, DEFAULT)
+    with gpu.stream(SIDE):
+        gpu.kernel(made)
+        made.sum()
+    gpu.kernel(made)
+
+
+@healthy
+def a_kernel_that_may_use_the_other_half(gpu):
+    made = gpu.tensor(8)
+    gpu.wait_stream(SIDE, DEFAULT)
+    with gpu.stream(SIDE):
+        made[4:].add_(1)
+    gpu.kernel(made)
+
+
+@healthy
+def a_kernel_inside_a_capture(gpu):
+    with gpu.stream(SIDE):
+        made = gpu.tensor(4)
+    with gpu.capture():
+        gpu.kernel(made)
+
+
 @healthy
 def one_stream_waits_for_the_other(gpu):
     with gpu.stream(SIDE):
@@ -578,6 +706,131 @@ def test_a_numpy_view_from_before_the_copies_is_a_suspicion_only():
             view.sum()
     assert {fields["how"] for fields in gpu.told} == {"alias-kept"}
     assert gpu.told[-1]["count"] == 3
+
+
+def test_a_view_that_may_have_been_read_is_a_suspicion_only():
+    def given(gpu, host):
+        list(map(np.ndarray.sum, [host.numpy()]))
+
+    def under_a_condition(gpu, host):
+        array = host.numpy()
+        if gpu.told:
+            array.sum()
+
+    def left_before(gpu, host):
+        array = host.numpy()
+        if not gpu.told:
+            return 0
+        return array.sum()
+
+    def without_a_source(gpu, host):
+        exec(compile("host.numpy().sum()", "nowhere.py", "exec"), {"host": host})
+
+    for scenario in (given, under_a_condition, left_before, without_a_source):
+        gpu = Gpu()
+        host = gpu.pinned(4)
+        with gpu.on():
+            gpu.to_host(host, gpu.tensor(4))
+            scenario(gpu, host)
+            gpu.synchronize()
+            host.sum()
+        assert [fields["how"] for fields in gpu.told] == ["alias-unread"] and gpu.causes == [], scenario.__name__
+
+
+def test_a_view_that_is_read_after_the_next_copy_is_no_accusation():
+    gpu = Gpu()
+    host = gpu.pinned(4)
+    with gpu.on():
+        gpu.to_host(host, gpu.tensor(4))
+        array = host.numpy()
+        gpu.to_host(host, gpu.tensor(4))
+        gpu.synchronize()
+        assert array.sum() == 0
+    assert gpu.causes == []
+
+
+ATEN = torch.ops.aten
+ON_DEVICE = {"device": "meta"}
+MASK, WHERE = torch.ones(4, dtype=torch.bool, **ON_DEVICE), torch.ones(4, dtype=torch.long, **ON_DEVICE)
+X, ONE = torch.ones(4, **ON_DEVICE), torch.ones((), **ON_DEVICE)
+WAITS = [
+    (ATEN.index.Tensor, (X, [MASK]), {}),
+    (ATEN.index.Tensor, (X, [torch.tensor([1, 2])]), {}),
+    (ATEN.index_put_.default, (X, [MASK], X), {}),
+    (ATEN.index_put_.default, (X, [MASK], ONE), {}),
+    (ATEN.index_put_.default, (X, [WHERE], torch.tensor(1.0)), {}),
+    (ATEN.masked_fill_.Tensor, (X, MASK, ONE), {}),
+    (ATEN.masked_select.default, (X, MASK), {}),
+    (ATEN.nonzero.default, (X,), {}),
+    (ATEN.repeat_interleave.Tensor, (WHERE,), {}),
+    (ATEN._unique2.default, (X,), {}),
+    (ATEN.unique_dim_consecutive.default, (X, 0), {}),
+    (ATEN.bincount.default, (WHERE,), {}),
+    (ATEN.histc.default, (X,), {}),
+    (ATEN._linalg_check_errors.default, (X, "linalg.inv"), {"is_matrix": True}),
+    (ATEN.linalg_inv_ex.default, (X,), {"check_errors": True}),
+    (ATEN._linalg_eigh.default, (X,), {}),
+]
+GOES_ON = [
+    (ATEN.index.Tensor, (X, [None, WHERE]), {}),
+    (ATEN.index.Tensor, (X, [torch.zeros(0, dtype=torch.long)]), {}),
+    (ATEN.index_put_.default, (X, [MASK], torch.tensor(1.0)), {}),
+    (ATEN.index_put_.default, (X, [WHERE], X), {}),
+    (ATEN.masked_fill_.Scalar, (X, MASK, 1.0), {}),
+    (ATEN.repeat_interleave.Tensor, (WHERE,), {"output_size": 4}),
+    (ATEN.histc.default, (X, 10, 0, 1), {}),
+    (ATEN.linalg_inv_ex.default, (X,), {}),
+    (ATEN.where.self, (MASK, X, X), {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("operation", "args", "kwargs", "waits"),
+    [*((*each, True) for each in WAITS), *((*each, False) for each in GOES_ON)], ids=str,
+)  # fmt: skip
+def test_operations_in_which_the_host_waits_are_waits(operation, args, kwargs, waits):
+    gpu = Gpu()
+    host = gpu.pinned(4)
+    with gpu.on():
+        gpu.to_host(host, gpu.tensor(4))
+        gpu.does(operation, *args, **kwargs)
+        host.sum()
+    assert gpu.causes == ([] if waits else ["missing-sync"])
+
+
+def test_an_inverse_waits_for_the_host():
+    gpu = Gpu()
+    host = gpu.pinned(4)
+    with gpu.on():
+        gpu.to_host(host, gpu.tensor(4))
+        torch.linalg.inv(gpu.tensor(2, 2))
+        host.sum()
+    assert gpu.told == []
+
+
+def test_kernels_that_share_a_tensor_in_no_order_are_counted():
+    for scenario, doubtful in ((kernels_in_order, 0), (two_kernels_that_may_both_only_read, 2)):
+        gpu = Gpu()
+        with gpu.on():
+            scenario(gpu)
+        assert (gpu.observer.ledger.doubtful > 0) == (doubtful > 0), scenario.__name__
+        assert gpu.observer.kernels == 2 and gpu.observer.astray == 0
+
+
+def test_a_kernel_that_is_given_memory_of_the_host_is_counted():
+    gpu = Gpu()
+    with gpu.on():
+        gpu.kernel(gpu.pinned(4), gpu.tensor(4))
+    assert (gpu.observer.kernels, gpu.observer.astray) == (1, 1)
+
+
+def test_a_descriptor_that_a_kernel_is_given_is_its_tensor():
+    gpu = Gpu()
+    with gpu.on():
+        with gpu.stream(SIDE):
+            made = gpu.tensor(4)
+        gpu.kernel(SimpleNamespace(base=made), 4)
+    assert gpu.causes == ["stream-race"]
 
 
 def test_record_stream_keeps_freed_memory_safe():
@@ -789,6 +1042,80 @@ def test_an_event_that_is_asked_answers_as_before():
         host.sum()
         undo()
     assert gpu.told == []
+
+
+def test_an_event_of_any_device_that_is_asked_is_heard_and_put_back():
+    gpu = Gpu()
+    event, query, asked = torch.Event(device="cpu"), torch.Event.query, torch.Stream.query
+    assert event.event_id == 0  # it was never recorded, and says that it is done
+    host = gpu.pinned(4)
+    undo = wrap_any_device(gpu.observer)
+    try:
+        with gpu.on():
+            gpu.to_host(host, gpu.tensor(4))
+            gpu.record(event.event_id)
+            while not event.query():
+                pass
+            host.sum()
+        assert torch.Event.query is not query and torch.Stream.query is not asked
+    finally:
+        for each in undo:
+            each()
+    assert gpu.told == [] and gpu.observer.hears_questions and gpu.observer.clocks.waited == 1
+    assert torch.Event.query is query and torch.Stream.query is asked and event.query()
+    assert gpu.observer.clocks.waited == 1
+
+
+def test_a_stream_of_any_device_is_that_of_its_handle():
+    gpu = Gpu()
+    gpu.machine.handed = lambda stream: stream.stream_id
+    of = partial(SimpleNamespace, stream_id=SIDE)
+    assert _any_stream(gpu.observer, of(device=torch.device("cuda", 0))) == SIDE
+    assert _any_stream(gpu.observer, of(device=torch.device("cpu"))) is None
+
+
+def test_a_question_whose_handle_cannot_be_had_is_answered_all_the_same():
+    answered = _asking(lambda _: 1 // 0, lambda _: None, lambda _: 7, lambda _: True)
+    assert answered(None) is True
+
+
+def test_where_a_class_of_torchs_cannot_be_changed_the_observer_knows(monkeypatch):
+    monkeypatch.setattr(sealed, "_methods", lambda owner: None)
+    gpu, query = Gpu(), torch.Event.query
+    assert wrap_any_device(gpu.observer) == [] and not gpu.observer.hears_questions
+    assert torch.Event.query is query
+
+
+def test_kernels_are_heard_from_when_triton_is_there(monkeypatch):
+    class JITFunction:
+        __name__ = "mine"
+
+        def run(self, *args, grid, warmup=False):
+            return args, grid
+
+    before = JITFunction.run
+    gpu, watch = Gpu(), Watch(lambda fields: None, lambda error: None)
+    watch.observer = gpu.observer
+    monkeypatch.setitem(sys.modules, "triton.runtime.jit", ModuleType("triton.runtime.jit"))
+    assert watch.start() and JITFunction.run is before
+    monkeypatch.setattr(sys.modules["triton.runtime.jit"], "JITFunction", JITFunction, raising=False)
+    assert watch.start() and watch.start()
+    with gpu.on():
+        with gpu.stream(SIDE):
+            made = gpu.tensor(4)
+        kernel = JITFunction()
+        assert kernel.run(made, grid=(1,), warmup=True) == ((made,), (1,)) and gpu.told == []
+        assert kernel.run(made, grid=(1,)) == ((made,), (1,))
+    watch.stop()
+    assert gpu.causes == ["stream-race"] and gpu.observer.kernels == 1 and JITFunction.run is before
+    assert gpu.told[0]["second"]["op"] == "mine"
+    assert gpu.told[0]["second"]["site"].startswith(Path(__file__).name)
+
+
+def test_replays_of_graphs_are_counted():
+    gpu, replayed = Gpu(), []
+    _replaying(gpu.observer, replayed.append)("graph")
+    assert gpu.observer.replays == 1 and replayed == ["graph"]
 
 
 def test_what_it_takes_is_in_what_the_run_cost(monkeypatch):

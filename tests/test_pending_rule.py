@@ -128,6 +128,60 @@ def test_a_suspicion_decides_nothing():
     assert result.violations[0].severity is Severity.INFO
 
 
+def test_a_view_that_may_not_have_been_read_decides_nothing():
+    made = training()
+    race(made, how="alias-unread")
+    looked(made, pairs=1)
+    result = judge(made)
+    assert result.verdict is Verdict.NOT_EVALUATED and "whether it was read is not known" in result.why
+
+
+def test_nobody_is_accused_where_questions_are_not_heard():
+    made = training()
+    race(made)
+    looked(made, pairs=1, hears_questions=False)
+    result = judge(made)
+    assert result.verdict is Verdict.NOT_EVALUATED and "torch.Event.query" in result.why and not result.violations
+    made = training()
+    race(made)
+    looked(made, pairs=1, hears_questions=True)
+    assert judge(made).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_compiled_code_and_replays_are_no_pass(streams):
+    made = training()
+    made.event("compile", 0, model="Net", path="")
+    looked(made, streams=streams, replays=7)
+    result = judge(made)
+    assert result.verdict is Verdict.NOT_EVALUATED
+    assert "1 x compiled function" in result.why and "7 x replay" in result.why
+
+
+def test_a_replay_is_not_vacuous():
+    made = training()
+    looked(made, copies=0, streams=1, replays=7)
+    assert judge(made).verdict is Verdict.NOT_EVALUATED
+
+
+@pytest.mark.parametrize(
+    ("fields", "verdict"),
+    [
+        ({"kernels": 900}, Verdict.PASS),
+        ({"kernels": 900, "doubtful": 3}, Verdict.NOT_EVALUATED),
+        ({"kernels": 900, "astray": 3}, Verdict.NOT_EVALUATED),
+        ({}, Verdict.NOT_EVALUATED),
+    ],
+)
+def test_kernels_pass_where_they_share_nothing_in_no_order(fields, verdict):
+    made = training()
+    made.event("launches", 1, count=3, kernels=[["mine", 3, "t.py:3"]])
+    looked(made, **fields)
+    result = judge(made)
+    assert result.verdict is verdict
+    assert verdict is Verdict.PASS or "3 x launch of a Triton kernel" in result.why
+
+
 def test_a_pass_needs_something_that_was_looked_at():
     made = training()
     assert judge(made).verdict is Verdict.NOT_EVALUATED

@@ -3,6 +3,9 @@
 Enters: ``race`` events (two lines of the script, one range, no order between them) and ``sync_check`` events (how much
 was looked at). Leaves: C-STREAMSYNC-001, with the cause that the sides tell: the host read what was still being copied
 (missing-sync), wrote what was still being copied (host-buffer-reuse), or two streams met (stream-race).
+
+What the check cannot see into (compiled code, replays of graphs, Triton kernels between streams) is in order as far as
+anybody knows, which is no pass.
 """
 
 from __future__ import annotations
@@ -21,7 +24,11 @@ from brickprof.rules.story import Story
 NO_GPU = "no GPU: a CPU has no streams; --sync-check records them on a GPU"
 _THRESHOLD = "no range is used before whoever was at it is done"
 _ORDER = ("missing-sync", "host-buffer-reuse", "stream-race")
-_SUSPICION = "alias-kept"
+_SUSPICIONS = frozenset({"alias-kept", "alias-unread"})
+_UNHEARD = (
+    "this Python does not let torch.Event.query and torch.Stream.query be heard: whoever asks until the answer is yes "
+    "looks like one that never waited"
+)
 _FOLLOWS = frozenset({
     "loss", "grad", "weight", "activation", "nonfinite", "spike", "diverged", "exploding", "not-learning", "plateau",
     "slow-learning", "underfitting",
@@ -48,7 +55,9 @@ class StreamSync:
 
     def judge(self, story: Story, contract: Contract) -> ContractResult:
         pairs = [pair for rank in story.ranks for pair in _pairs(story, rank)]
-        guilty = [event for event in pairs if event.fields.get("how") != _SUSPICION]
+        guilty = [event for event in pairs if event.fields.get("how") not in _SUSPICIONS]
+        if guilty and not all(fields.get("hears_questions", True) for fields in _looked(story).values()):
+            return outcomes.unjudged(contract, _UNHEARD, _symptom(guilty[0]))
         if guilty:
             found = [_violation(contract, cause, _of(guilty, cause)) for cause in _ORDER if _of(guilty, cause)]
             return outcomes.broken(contract, found, _THRESHOLD)
@@ -58,7 +67,8 @@ class StreamSync:
 
 
 def _nothing_found(story: Story, contract: Contract) -> ContractResult:
-    looked = [events[-1].fields for rank in story.ranks if (events := story.events("sync_check", rank))]
+    by_rank = _looked(story)
+    looked = list(by_rank.values())
     if not looked:
         if not story.trained:
             return outcomes.vacuous(contract, "nothing was trained")
@@ -68,11 +78,39 @@ def _nothing_found(story: Story, contract: Contract) -> ContractResult:
     if not all(fields.get("whole", False) for fields in looked):
         return outcomes.unjudged(contract, "the check of copies and streams had to give up; see the notes of the run")
     copies, streams = (max(whole(fields.get(name)) for fields in looked) for name in ("copies", "streams"))
-    if not copies and streams < 2:
-        return outcomes.vacuous(contract, "one stream, and no copy that anybody would have to wait for")
     launches = sum(whole(fields.get("launches")) for fields in looked)
     told = f"{launches:,} launches on {streams} streams, {copies:,} copies of pinned memory, all in order"
+    if unseen := _unseen(story, by_rank):
+        why = f"{' and '.join(unseen)}: what they read and write is not seen, so that they may be out of order"
+        return outcomes.unjudged(contract, why, f"{told} as far as it was seen")
+    if not copies and streams < 2:
+        return outcomes.vacuous(contract, "one stream, and no copy that anybody would have to wait for")
     return outcomes.held(contract, told, _THRESHOLD)
+
+
+def _looked(story: Story) -> dict[int, dict[str, Any]]:
+    """By rank: how much was looked at in the end."""
+    return {rank: events[-1].fields for rank in story.ranks if (events := story.events("sync_check", rank))}
+
+
+def _unseen(story: Story, looked: dict[int, dict[str, Any]]) -> list[str]:
+    """What happened that the check does not see into, with how much of it there was."""
+    counts = {
+        "compiled function": sum(len(story.events("compile", rank)) for rank in looked),
+        "replay of a graph": sum(whole(fields.get("replays")) for fields in looked.values()),
+        "launch of a Triton kernel": sum(_kernels_unseen(story, rank, fields) for rank, fields in looked.items()),
+    }
+    return [f"{count:,} x {what}" for what, count in counts.items() if count]
+
+
+def _kernels_unseen(story: Story, rank: int, fields: dict[str, Any]) -> int:
+    """Launches of Triton kernels whose tensors nobody knows, or that share them with another stream in no order.
+
+    A kernel that shares what it was given with nobody, or in order, is in order whatever it does.
+    """
+    if not whole(fields.get("kernels")):
+        return sum(whole(event.fields.get("count")) for event in story.events("launches", rank))
+    return whole(fields.get("astray")) + whole(fields.get("doubtful"))
 
 
 def _pairs(story: Story, rank: int) -> list[Event]:
@@ -109,9 +147,14 @@ def _violation(contract: Contract, cause: str, events: list[Event]) -> Violation
 def _suspicion(contract: Contract, events: list[Event]) -> Violation:
     first, second = (_side(events[0], name) for name in ("first", "second"))
     text = (
-        f"{second['site']} holds a numpy view of a pinned buffer that {first['site']} copies into again and again, "
-        "and the host never waits for a copy: whoever reads that view reads too early"
+        f"{second['site']} takes a numpy view of a pinned buffer while the copy of {first['site']} may be under way, "
+        "and the view is gone before the host waits: whether it was read is not known"
     )
+    if events[0].fields.get("how") == "alias-kept":
+        text = (
+            f"{second['site']} holds a numpy view of a pinned buffer that {first['site']} copies into again and again, "
+            "and the host never waits for a copy: whoever reads that view reads too early"
+        )
     return Violation(
         contract.id, "missing-sync", Severity.INFO, text, events[0].step, events[0].step, "", "transfer",
         events[0].rank, tuple(event.id for event in events[:8]),

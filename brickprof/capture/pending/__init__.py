@@ -7,5 +7,6 @@
 Enters: what a script does on streams and with pinned memory. Leaves: pairs of the user's lines that touch the same
 bytes with nothing between them that orders them. Nothing here waits for a device, and nothing here stops the script.
 
+Triton's launches go the way of operations. What became of a numpy array is read in the script (``readings``).
 ``clocks``, ``regions``, ``ledger`` and ``races`` know neither torch nor a device.
 """

@@ -2,10 +2,11 @@
 
 Enters: arrays as they are handed out, and copies as they are launched. Leaves: races, as far as they can be known.
 
-Nobody can see an array being read. What can be seen is its life:
+Nobody can see an array being read. What can be seen is its life, and the lines that took it (``readings``):
 
-    taken while a copy is under way, and gone before the host waited     it was read too early, or for nothing: told
-    taken so, alive, and the next copy comes without any wait between    whatever was read of it was too early: told
+    taken while a copy is under way, and gone before the host waited     told where the lines read it for certain,
+    taken so, alive, and the next copy comes without any wait between    a suspicion (``alias-unread``) where nobody
+                                                                         knows, nothing where they ask for its shape
     taken so, alive when the host waits                                  a harmless alias, for all that is known
     taken before the copies, alive, and nobody ever waits for one        a suspicion (``alias-kept``), no accusation
 """
@@ -17,9 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from brickprof.capture.pending import readings
 from brickprof.capture.pending.clocks import HOST
 from brickprof.capture.pending.ledger import Ledger, Memory
 from brickprof.capture.pending.races import Use
+from brickprof.capture.pending.readings import Reading
 from brickprof.capture.pending.regions import shared
 
 _MOST = 32
@@ -60,11 +63,11 @@ class Aliases:
             self._dead.append((memory, alias))
 
     def settle(self) -> None:
-        """Accuses the arrays that are gone since the last time."""
+        """Judges the arrays that are gone since the last time."""
         while self._dead:
             memory, alias = self._dead.pop(0)
             for copy in alias.early:
-                self._accuse(memory, copy, alias, "alias-dropped")
+                self._judge(memory, copy, alias, "alias-dropped", readings.of(alias.use.site))
 
     def overwritten(self, memory: Memory, use: Use) -> None:
         """A copy into pinned memory is about to be launched: did anybody wait for the one before?"""
@@ -76,11 +79,15 @@ class Aliases:
                 if alias.alive() is None or not shared(alias.use.region, copy.region):
                     continue
                 if copy in alias.early:
-                    self._accuse(memory, copy, alias, "alias-overwritten")
+                    self._judge(memory, copy, alias, "alias-overwritten", readings.of(alias.use.site, use.site))
                 elif copy.number > alias.after:
                     self._ledger.accuse(memory, copy, alias.use, "alias-kept")
 
-    def _accuse(self, memory: Memory, copy: Use, alias: Alias, how: str) -> None:
-        if (HOST, copy.number) not in memory.accused:
-            memory.accused.add((HOST, copy.number))
-            self._ledger.accuse(memory, copy, alias.use, how)
+    def _judge(self, memory: Memory, copy: Use, alias: Alias, how: str, reading: Reading) -> None:
+        if reading is Reading.ASKED or (HOST, copy.number) in memory.accused:
+            return
+        if reading is Reading.UNKNOWN:
+            self._ledger.accuse(memory, copy, alias.use, "alias-unread")
+            return
+        memory.accused.add((HOST, copy.number))
+        self._ledger.accuse(memory, copy, alias.use, how)

@@ -55,6 +55,8 @@ class Ledger:
     def __init__(self, clocks: Clocks, found: Callable[[Race], None]) -> None:
         self.clocks = clocks
         self.uses = 0
+        self.doubtful = 0
+        """Pairs that nothing orders, of which one is a kernel that may do anything to what it was given."""
         self._found = found
         self._memories: dict[Key, Memory] = {}
         self._freed: list[Memory] = []
@@ -141,11 +143,15 @@ class Ledger:
 
     def _judge(self, memory: Memory, use: Use, earlier: Iterable[Use], *, freed: bool) -> None:
         for other in list(earlier):
-            if other.agent == use.agent or not (use.write or other.write):
+            certain, writes = use.certain and other.certain, use.write or other.write
+            if other.agent == use.agent or (certain and not writes):
                 continue
             if self.clocks.known(use.agent, other.agent, other.number):
                 continue
             if (use.agent, other.number) in memory.accused or not shared(use.region, other.region):
+                continue
+            if not (writes and _covered(use, other)):
+                self.doubtful += 1
                 continue
             if len(memory.accused) >= _MOST_ACCUSED:
                 memory.accused.clear()
@@ -164,13 +170,18 @@ class Ledger:
             for place, other in list(uses.items()):
                 if within(other.region, use.region) and known(use.agent, other.agent, other.number):
                     del uses[place]
-        place = (use.agent, use.write, use.region)
+        place = (use.agent, use.write, use.certain, use.region)
         uses.pop(place, None)
         uses[place] = use
         if len(uses) > _MOST_USES:
             del uses[next(iter(uses))]
         if not memory.pinned and use.agent != memory.home:
             self._astray[key] = memory
+
+
+def _covered(one: Use, other: Use) -> bool:
+    """Whether two uses that meet do so whatever part of its region an uncertain one touches."""
+    return (one.certain or within(one.region, other.region)) and (other.certain or within(other.region, one.region))
 
 
 def _cause(first: Use, second: Use) -> tuple[str, str]:

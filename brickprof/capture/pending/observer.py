@@ -48,6 +48,14 @@ class Observer:
         self.awake = True
         self.copies = 0
         """Copies between pinned memory and the device that nobody waited for in the call itself."""
+        self.kernels = 0
+        """Launches of Triton kernels by the user, whose tensors are known and what is done to them is not."""
+        self.astray = 0
+        """Those of them that were given memory of the host."""
+        self.replays = 0
+        """Of CUDA graphs, whose inside is not seen."""
+        self.hears_questions = True
+        """Whether every ``query`` of an event or a stream is heard."""
         self.thread = threading.get_ident()
         self._failed = failed
         self._charge = charge
@@ -118,7 +126,7 @@ class Observer:
                     self._use(tensor, Use(stream, made.name, True, _region(tensor), site, number))
         if made.copies and number:
             self._copied((made, site, stream, number), args, kwargs, result)
-        elif made.waits and number:
+        elif number and operations.waits(made, args, kwargs, self.machine.on_device):
             self.clocks.stream_done(stream, site)
 
     def _launch(self, device: int) -> tuple[int, int]:
@@ -181,6 +189,25 @@ class Observer:
         if waits or to_host:
             self.clocks.stream_done(stream, site)
         self._on_host(host, made.name, to_host, site)
+
+    # -- what passes the dispatcher
+
+    def kernel_launched(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A Triton kernel is about to be put on the current stream of the current device."""
+        given = [each if isinstance(each, torch.Tensor) else getattr(each, "base", each) for each in args]
+        self.guarded(self._kernel, name, list(operations.tensors([*given, *kwargs.values()])))
+
+    def _kernel(self, site: Site, name: str, given: list[torch.Tensor]) -> None:
+        self.kernels += 1
+        stream, number = self._launch(self.machine.current_device())
+        on_device = [tensor for tensor in given if self.machine.on_device(tensor)]
+        self.astray += len(on_device) < len(given)
+        for tensor in on_device:
+            self._use(tensor, Use(stream, name, False, _region(tensor), site, number, certain=False))
+
+    def graph_replayed(self) -> None:
+        if self.awake:
+            self.replays += 1
 
     # -- memory
 

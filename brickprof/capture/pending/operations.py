@@ -7,7 +7,7 @@ what only asks for a shape (``empty_like``) reads nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +19,22 @@ _SHAPE_ONLY = re.compile(
 )
 _ALLOCATES_ONLY = re.compile(r"aten::(new_empty.*|empty_like|empty|empty_strided|empty_permuted)$")
 _WAITS = frozenset({
-    "aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::_unique2",
-    "aten::unique_consecutive", "aten::unique_dim", "aten::bincount",
+    "aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::_unique",
+    "aten::_unique2", "aten::unique_consecutive", "aten::unique_dim", "aten::unique_dim_consecutive", "aten::bincount",
+    "aten::_linalg_check_errors", "aten::_linalg_eigh", "aten::_linalg_svd", "aten::linalg_eig", "aten::cholesky",
 })  # fmt: skip
+"""Those in which the host always waits: for a size, for a number, or to see whether something failed. Torch's trace
+tells of most of these waits as well; of those inside Thrust it does not."""
+_CHECKED = frozenset({
+    "aten::linalg_inv_ex", "aten::linalg_cholesky_ex", "aten::_linalg_solve_ex", "aten::linalg_lu_factor_ex",
+    "aten::linalg_ldl_factor_ex",
+})  # fmt: skip
+_PICKS = frozenset({"aten::index", "aten::_unsafe_index"})
+_PUTS = frozenset({"aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index_put"})
+_FILLS = frozenset({"aten::masked_fill", "aten::masked_fill_", "aten::index_fill", "aten::index_fill_"})
+_SOMETIMES = _CHECKED | _PICKS | _PUTS | _FILLS | {"aten::repeat_interleave", "aten::histc"}
+_MASKS = (torch.bool, torch.uint8)
+OnDevice = Callable[[torch.Tensor], bool]
 _COPIES = frozenset({"aten::copy_", "aten::_to_copy", "aten::_foreach_copy_"})
 _ELSEWHERE = ("c10d::", "_c10d_functional::", "c10d_functional::", "symm_mem::", "profiler::", "prim::")
 """Operations with streams, or an order, of their own."""
@@ -34,8 +47,8 @@ class Plan:
     writes: tuple[tuple[int, str], ...]
     allocates_only: bool
     copies: bool
-    waits: bool
-    """Whether the host waits inside for the stream."""
+    arguments: tuple[str, ...]
+    """Their names, in order."""
     skipped: bool
     records: bool
     """``record_stream``."""
@@ -62,7 +75,7 @@ def _planned(func: Any) -> Plan:
         writes=tuple((at, word) for at, word, alias in places if alias and alias.is_write and not shape_only),
         allocates_only=bool(_ALLOCATES_ONLY.match(name)),
         copies=name in _COPIES,
-        waits=name in _WAITS,
+        arguments=tuple(argument.name for argument in schema.arguments),
         skipped=name.startswith(_ELSEWHERE),
         records=name == "aten::record_stream",
     )  # fmt: skip
@@ -85,6 +98,40 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for each in value:
             yield from tensors(each)
+
+
+def waits(made: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], on_device: OnDevice) -> bool:
+    """Whether the host waits inside, for the stream that the operation is on."""
+    if made.name not in _SOMETIMES:
+        return made.name in _WAITS
+    given = {**dict(zip(made.arguments, args, strict=False)), **kwargs}
+    if made.name in _PICKS:
+        return _waits_to_pick(given["indices"], on_device)
+    if made.name in _PUTS:
+        return _waits_to_put(given, on_device)
+    if made.name in _FILLS:
+        value = given.get("value")
+        return isinstance(value, torch.Tensor) and on_device(value)
+    if made.name in _CHECKED:
+        return bool(given.get("check_errors", False))
+    if made.name == "aten::repeat_interleave":
+        return given.get("output_size") is None
+    return bool(given.get("min", 0) == given.get("max", 0))
+
+
+def _waits_to_pick(indices: Any, on_device: OnDevice) -> bool:
+    """A mask is counted first; an index of the host's is sent, and that is waited for."""
+    told = [each for each in indices if isinstance(each, torch.Tensor)]
+    return any(each.dtype in _MASKS if on_device(each) else each.numel() > 0 for each in told)
+
+
+def _waits_to_put(given: dict[str, Any], on_device: OnDevice) -> bool:
+    """A single number of the host's is filled in under a single mask, without counting it; else it is sent."""
+    value, told = given["values"], [each for each in given["indices"] if isinstance(each, torch.Tensor)]
+    if on_device(value):
+        return _waits_to_pick(told, on_device)
+    one = len(told) == 1 and told[0].dtype in _MASKS and on_device(told[0])
+    return not (one and value.numel() == 1 and not given.get("accumulate", False))
 
 
 def copied(made: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[tuple[Any, Any]]:

@@ -15,6 +15,8 @@ from brickprof.capture.pending.regions import Region
 Tell = Callable[[dict[str, Any]], None]
 _MOST_PAIRS = 256
 
+SUSPICIONS = frozenset({"alias-kept", "alias-unread"})
+"""What is worth knowing and accuses nobody."""
 MISSING_SYNC, BUFFER_REUSE, STREAM_RACE = "missing-sync", "host-buffer-reuse", "stream-race"
 
 
@@ -29,13 +31,15 @@ class Use:
     site: Any
     number: int = 0
     """Of a launch; the host's own uses have none."""
+    certain: bool = True
+    """Whether all of the region is touched; of a tensor that a kernel was given, some of it is, nobody knows which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Race:
     cause: str
     how: str
-    """read-before-copy | write-during-copy | alias-dropped | alias-overwritten | alias-kept | freed |
+    """read-before-copy | write-during-copy | alias-dropped | alias-overwritten | alias-kept | alias-unread | freed |
     write-unseen | read-after-write | write-after-read | write-after-write"""
     first: Use
     second: Use
@@ -57,7 +61,7 @@ class Races:
         self.dropped = 0
 
     def add(self, race: Race) -> None:
-        key = (race.cause, race.how == "alias-kept", _line(race.first.site), _line(race.second.site))
+        key = (race.cause, race.how in SUSPICIONS, _line(race.first.site), _line(race.second.site))
         count = self._counts.get(key, 0) + 1
         if count == 1:
             if len(self._counts) >= _MOST_PAIRS:

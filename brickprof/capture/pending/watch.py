@@ -17,9 +17,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from brickprof.capture.pending import sealed
 from brickprof.capture.pending.machine import Cuda
 from brickprof.capture.pending.observer import Charge, Observer
 from brickprof.capture.pending.races import Tell
+from brickprof.capture.taps import triton_arguments
 
 _plain_dispatch = torch._C._disabled_torch_dispatch_impl
 _READS = ("tolist", "__repr__", "__reduce_ex__")
@@ -64,20 +66,31 @@ class Watch:
         self._charge = charge
         self._undo: list[Callable[[], None]] = []
         self._eye: Eye | None = None
+        self._hears_kernels = False
         self.observer: Observer | None = None
 
     def start(self, *, ready: bool = False) -> bool:
         """Begins, if CUDA is there and no mode of the user's is on; whether it has begun."""
         if self.observer is not None:
+            self._hear_kernels(self.observer)
             return True
         if not (ready or torch.cuda.is_initialized()) or torch._C._len_torch_dispatch_stack():
             return False
         observer = Observer(Cuda(), self._tell, self._failed, self._charge)
         self._undo = [*listen(observer), *wrap(observer)]
+        self._hear_kernels(observer)
         self._eye = Eye(observer)
         self._eye.__enter__()  # type: ignore[no-untyped-call]
         self.observer = observer
         return True
+
+    def _hear_kernels(self, observer: Observer) -> None:
+        """Triton may be imported at any time, by the script or by torch."""
+        owner = None if self._hears_kernels else triton_arguments.owner()
+        if owner is not None:
+            self._hears_kernels = True
+            tell = functools.partial(triton_arguments.telling, observer.kernel_launched)
+            self._undo.append(put(owner, "run", tell))
 
     def stop(self) -> None:
         observer, self.observer = self.observer, None
@@ -119,15 +132,31 @@ def wrap(observer: Observer) -> list[Callable[[], None]]:
     undo = [put(torch.Tensor, name, functools.partial(_reading, observer, name)) for name in _READS]
     undo.append(put(torch.Tensor, "numpy", functools.partial(_taking, observer, "numpy")))
     undo.append(put(torch.Tensor, "__dlpack__", functools.partial(_taking, observer, "__dlpack__")))
-    event, stream = torch.cuda.Event, torch.cuda.Stream
-    undo.append(put(event, "query", functools.partial(_asking, observer.event_done, observer.event_not_done, _event)))
-    undo.append(put(event, "elapsed_time", functools.partial(_measuring, observer)))
-    undo.append(
-        put(stream, "query", functools.partial(_asking, observer.stream_done, observer.stream_not_done, _stream))
-    )
+    asked = functools.partial(_asking, observer.event_done, observer.event_not_done, _event)
+    undo.append(put(torch.cuda.Event, "query", asked))
+    undo.append(put(torch.cuda.Event, "elapsed_time", functools.partial(_measuring, observer, _event)))
+    asked = functools.partial(_asking, observer.stream_done, observer.stream_not_done, _stream)
+    undo.append(put(torch.cuda.Stream, "query", asked))
+    undo.append(put(torch.cuda.CUDAGraph, "replay", functools.partial(_replaying, observer)))
     for owner in (torch.cuda, torch.cuda.memory):
         undo.append(put(owner, "empty_cache", functools.partial(_emptying, observer)))
-    return undo
+    return [*undo, *wrap_any_device(observer)]
+
+
+def wrap_any_device(observer: Observer) -> list[Callable[[], None]]:
+    """``torch.Event`` and ``torch.Stream``, of ``torch.accelerator``: records and waits of theirs are traced, questions
+    are not. Where they cannot be heard, whoever asked until the answer was yes looks like one that never waited."""
+    event = functools.partial(_asking, observer.event_done, observer.event_not_done, _any_event)
+    measured = functools.partial(_measuring, observer, _any_event)
+    stream = functools.partial(
+        _asking, observer.stream_done, observer.stream_not_done, functools.partial(_any_stream, observer)
+    )
+    undo = [
+        sealed.put(torch.Event, "query", event), sealed.put(torch.Event, "elapsed_time", measured),
+        sealed.put(torch.Stream, "query", stream),
+    ]  # fmt: skip
+    observer.hears_questions = all(each is not None for each in undo)
+    return [each for each in undo if each is not None]
 
 
 def put(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
@@ -169,22 +198,26 @@ def _taking(observer: Observer, name: str, original: Any) -> Any:
 
 
 def _asking(done: Callable[[int], None], not_done: Callable[[int], None], handle: Any, original: Any) -> Any:
-    def call(self: Any) -> Any:
+    def query(self: Any) -> Any:
         answer = original(self)
-        (done if answer else not_done)(handle(self))
+        with contextlib.suppress(Exception):
+            asked = handle(self)
+            if asked is not None:
+                (done if answer else not_done)(asked)
         return answer
 
-    return call
+    return query
 
 
-def _measuring(observer: Observer, original: Any) -> Any:
-    def call(self: Any, end_event: Any) -> Any:
+def _measuring(observer: Observer, handle: Any, original: Any) -> Any:
+    def elapsed_time(self: Any, end_event: Any) -> Any:
         result = original(self, end_event)  # raises where either of them is not done
-        observer.event_done(_event(self))
-        observer.event_done(_event(end_event))
+        with contextlib.suppress(Exception):
+            observer.event_done(handle(self))
+            observer.event_done(handle(end_event))
         return result
 
-    return call
+    return elapsed_time
 
 
 def _emptying(observer: Observer, original: Any) -> Any:
@@ -196,9 +229,25 @@ def _emptying(observer: Observer, original: Any) -> Any:
     return call
 
 
+def _replaying(observer: Observer, original: Any) -> Any:
+    def replay(self: Any) -> Any:
+        observer.graph_replayed()
+        return original(self)
+
+    return replay
+
+
 def _event(event: Any) -> int:
     return int(event.cuda_event)
 
 
+def _any_event(event: Any) -> int:
+    return int(event.event_id)
+
+
 def _stream(stream: Any) -> int:
     return int(stream.cuda_stream)
+
+
+def _any_stream(observer: Observer, stream: Any) -> int | None:
+    return observer.machine.handed(stream) if stream.device.type == "cuda" else None

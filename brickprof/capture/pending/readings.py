@@ -1,0 +1,269 @@
+"""Whether the script's own lines read an array that they took, from what is written there.
+
+Enters: where an array was taken (a ``Site``), and where what ended its time was asked for. Leaves: a ``Reading``.
+
+    host.numpy()[0], float(host.numpy().sum()), np.mean(host)          read, at once
+    array = host.numpy(); total = array.sum()                          read: nothing stands between the two
+    host.numpy().nbytes, array = host.numpy(); array.shape             asked about, not read
+    array = host.numpy(); if ready: array.sum(); self.array = array    nobody knows
+
+Only what is certain to run counts as read: lines of the same block that follow, up to the first that may leave it.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from brickprof.capture.pending.stacks import Site
+
+_TAKES = frozenset({"numpy", "asarray", "asanyarray", "from_dlpack"})
+"""Calls whose result is the array itself."""
+_FACTS = frozenset({
+    "nbytes", "shape", "dtype", "ndim", "size", "itemsize", "strides", "flags", "ctypes", "base", "setflags",
+    "__array_interface__", "__len__", "__sizeof__", "__class__",
+})  # fmt: skip
+"""What is asked of an array without a look at what it holds."""
+_VIEWS = frozenset({
+    "T", "mT", "view", "reshape", "ravel", "squeeze", "transpose", "swapaxes", "diagonal", "getfield", "__array__",
+})  # fmt: skip
+_ASKING = frozenset({
+    "len", "id", "type", "isinstance", "hasattr", "getsizeof", "shape", "ndim", "size", "shares_memory",
+    "may_share_memory", "byte_bounds", "empty_like", "zeros_like", "ones_like", "full_like", "result_type",
+})  # fmt: skip
+_READING = frozenset({
+    "float", "int", "bool", "complex", "sum", "max", "min", "list", "tuple", "set", "sorted", "any", "all", "print",
+    "str", "repr", "bytes", "bytearray",
+})  # fmt: skip
+_NUMPY = frozenset({"np", "numpy"})
+_READING_NUMPY = frozenset({
+    "array", "copy", "sum", "mean", "max", "min", "amax", "amin", "std", "var", "median", "prod", "cumsum", "dot",
+    "matmul", "isnan", "isinf", "isfinite", "any", "all", "allclose", "array_equal", "argmax", "argmin", "sort",
+    "argsort", "percentile", "quantile", "save", "savez", "concatenate", "stack", "vstack", "hstack", "sqrt", "exp",
+    "log", "abs", "square", "norm", "nan_to_num", "clip", "add", "subtract", "multiply", "divide", "unique",
+    "histogram", "float32", "float64", "int64", "count_nonzero", "nonzero", "nansum", "nanmean", "nanmax", "nanmin",
+})  # fmt: skip
+_LEAVING = (ast.Return, ast.Raise, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom, ast.Await)
+_LATER = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.FunctionDef, ast.AsyncFunctionDef)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+class Reading(Enum):
+    READ = "read"
+    ASKED = "asked"
+    UNKNOWN = "unknown"
+
+
+class _Source(NamedTuple):
+    tree: ast.Module
+    above: dict[ast.AST, ast.AST]
+    calls: dict[tuple[int, int], ast.Call]
+    """By where they end."""
+
+
+@functools.lru_cache(maxsize=256)
+def of(site: Site, until: Site = ()) -> Reading:
+    """What became of the array that was taken at ``site``, before ``until`` was come to."""
+    try:
+        return _taken(site, until)
+    except Exception:  # sources are of any kind
+        return Reading.UNKNOWN
+
+
+def _taken(site: Site, until: Site) -> Reading:
+    found = _call(site)
+    if found is None:
+        return Reading.UNKNOWN
+    source, call = found
+    return _used(source, call, site, until) if _name(call.func) in _TAKES else _given(call)
+
+
+def _call(site: Site) -> tuple[_Source, ast.Call] | None:
+    """The call that the innermost line of ``site`` is in."""
+    if not site:
+        return None
+    code, at = site[0]
+    source = _source(code.co_filename)
+    _, line, _, column = list(code.co_positions())[at // 2]
+    call = source.calls.get((line or 0, column or 0))
+    return None if call is None else (source, call)
+
+
+@functools.lru_cache(maxsize=8)
+def _source(name: str) -> _Source:
+    tree = ast.parse("".join(linecache.getlines(name)))
+    above = {below: node for node in ast.walk(tree) for below in ast.iter_child_nodes(node)}
+    calls = {_end(node): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return _Source(tree, above, calls)
+
+
+def _end(node: ast.Call) -> tuple[int, int]:
+    return node.end_lineno or 0, node.end_col_offset or 0
+
+
+# -- what is done with a value
+
+
+def _used(source: _Source, node: ast.AST, site: Site, until: Site) -> Reading:
+    """What the expression or statement around ``node``, an array, does with it."""
+    over = source.above[node]
+    if isinstance(over, ast.Attribute):
+        return _asked_for(source, over, site, until)
+    if isinstance(over, ast.Subscript) and over.value is node:
+        view = isinstance(over.ctx, ast.Load) and _slices(over.slice)
+        return _used(source, over, site, until) if view else Reading.READ
+    if isinstance(over, ast.Call):
+        return _given(over)
+    if isinstance(over, ast.Compare):
+        return Reading.ASKED if all(isinstance(each, (ast.Is, ast.IsNot)) for each in over.ops) else Reading.READ
+    if isinstance(over, (ast.BinOp, ast.UnaryOp, ast.AugAssign, ast.FormattedValue)):
+        return Reading.READ
+    if isinstance(over, (ast.For, ast.comprehension)):
+        return Reading.READ if over.iter is node else Reading.UNKNOWN
+    if isinstance(over, (ast.If, ast.While, ast.IfExp, ast.Assert)):
+        return Reading.READ if over.test is node else Reading.UNKNOWN
+    if isinstance(over, ast.Expr):
+        return Reading.ASKED
+    if isinstance(over, ast.Return):
+        return _returned(source, over, site, until)
+    if isinstance(over, ast.Assign) and len(over.targets) == 1 and isinstance(over.targets[0], ast.Name):
+        return _kept(source, over, over.targets[0].id, site, until)
+    return Reading.UNKNOWN
+
+
+def _asked_for(source: _Source, attribute: ast.Attribute, site: Site, until: Site) -> Reading:
+    over = source.above[attribute]
+    called = isinstance(over, ast.Call) and over.func is attribute
+    if attribute.attr in _FACTS:
+        return Reading.ASKED
+    if attribute.attr in _VIEWS:
+        return _used(source, over if called else attribute, site, until)
+    return Reading.READ if called else Reading.UNKNOWN
+
+
+def _given(call: ast.Call) -> Reading:
+    """What a call does with an array that it is given."""
+    name = _name(call.func)
+    if name in _ASKING:
+        return Reading.ASKED
+    if isinstance(call.func, ast.Name):
+        return Reading.READ if name in _READING else Reading.UNKNOWN
+    copies = name != "array" or all(keyword.arg == "dtype" for keyword in call.keywords)
+    return Reading.READ if _root(call.func) in _NUMPY and name in _READING_NUMPY and copies else Reading.UNKNOWN
+
+
+def _returned(source: _Source, statement: ast.Return, site: Site, until: Site) -> Reading:
+    if not isinstance(_scope(source, statement), ast.FunctionDef):
+        return Reading.UNKNOWN
+    found = _call(site[1:])
+    if found is None or _name(found[1].func) != site[0][0].co_name:
+        return Reading.UNKNOWN
+    return _used(*found, site[1:], until)
+
+
+# -- what is done with a name
+
+
+def _kept(source: _Source, statement: ast.stmt, name: str, site: Site, until: Site) -> Reading:
+    """What is done with an array that a variable holds."""
+    for following in _after(source, statement):
+        leaves = any(isinstance(node, _LEAVING) for node in ast.walk(following))
+        if _holds(following, site[0][0].co_filename, until) or (leaves and not isinstance(following, ast.Return)):
+            break
+        for use in _uses(following, name):
+            if _certain(source, use, following) and _used(source, use, site, until) is Reading.READ:
+                return Reading.READ
+        if leaves or _changes(following, name):
+            break
+    uses = list(_uses(_scope(source, statement), name))
+    only_asked = all(_plainly_asked(source, use) for use in uses)
+    return Reading.ASKED if only_asked else Reading.UNKNOWN
+
+
+def _plainly_asked(source: _Source, use: ast.Name) -> bool:
+    over = source.above[use]
+    if isinstance(over, ast.Attribute):
+        return over.attr in _FACTS
+    return isinstance(over, ast.Call) and _given(over) is Reading.ASKED
+
+
+def _after(source: _Source, statement: ast.stmt) -> list[ast.stmt]:
+    """The statements that follow in the same block."""
+    over = source.above[statement]
+    for field in ("body", "orelse", "finalbody"):
+        block = getattr(over, field, None)
+        if isinstance(block, list) and statement in block:
+            return block[block.index(statement) + 1 :]
+    return []
+
+
+def _uses(node: ast.AST, name: str) -> Iterator[ast.Name]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load):
+            yield each
+
+
+def _changes(node: ast.AST, name: str) -> bool:
+    return any(
+        isinstance(each, ast.Name) and each.id == name and not isinstance(each.ctx, ast.Load) for each in ast.walk(node)
+    )
+
+
+def _certain(source: _Source, use: ast.AST, statement: ast.stmt) -> bool:
+    """Whether ``use`` is come to whenever ``statement`` is."""
+    node = use
+    while node is not statement:
+        over = source.above[node]
+        if isinstance(over, _LATER) or (isinstance(over, ast.IfExp) and over.test is not node):
+            return False
+        if isinstance(over, ast.BoolOp) and over.values[0] is not node:
+            return False
+        if isinstance(over, (ast.If, ast.While)) and over.test is not node:
+            return False
+        if isinstance(over, ast.For) and over.iter is not node:
+            return False
+        if isinstance(over, (*_FUNCTIONS, ast.AsyncFor, ast.Try, ast.Match, ast.Assert)):
+            return False
+        node = over
+    return True
+
+
+def _scope(source: _Source, node: ast.AST) -> ast.AST:
+    while not isinstance(node, _SCOPES):
+        node = source.above[node]
+    return node
+
+
+def _holds(statement: ast.stmt, name: str, site: Site) -> bool:
+    """Whether one of the lines of ``site`` is in ``statement``."""
+    for code, at in site:
+        _, line, _, _ = list(code.co_positions())[at // 2]
+        if code.co_filename == name and statement.lineno <= (line or 0) <= (statement.end_lineno or 0):
+            return True
+    return False
+
+
+# -- words
+
+
+def _name(func: ast.AST) -> str:
+    return func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+
+
+def _root(func: ast.AST) -> str:
+    while isinstance(func, ast.Attribute):
+        func = func.value
+    return func.id if isinstance(func, ast.Name) else ""
+
+
+def _slices(index: ast.expr) -> bool:
+    """Whether an index makes a view for certain."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    return all(
+        isinstance(part, ast.Slice) or (isinstance(part, ast.Constant) and part.value in (None, ...)) for part in parts
+    )
