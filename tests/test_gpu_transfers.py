@@ -14,6 +14,8 @@ import torch
 import brickprof
 from brickprof.capture.taps import copying, reads
 from brickprof.contracts.verdicts import Severity
+from brickprof.reference.config import Config
+from brickprof.reference.train import Trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -59,13 +61,19 @@ COPIES = {
     "pageable, non_blocking": (lambda h, p, d: h.to("cuda", non_blocking=True), ("H2D", 4 * N, False, True, True)),
     "pinned": (lambda h, p, d: p.to("cuda"), ("H2D", 4 * N, True, False, True)),
     "pinned, non_blocking": (lambda h, p, d: p.to("cuda", non_blocking=True), ("H2D", 4 * N, True, True, False)),
-    "pinned, converted": (lambda h, p, d: p.to("cuda", torch.half, True), ("H2D", 2 * N, True, True, True)),
+    "converted": (lambda h, p, d: p.to("cuda", torch.half), ("H2D", 2 * N, True, False, True)),
+    "converted, non_blocking": (lambda h, p, d: p.to("cuda", torch.half, True), ("H2D", 4 * N, True, True, False)),
     "cuda(non_blocking)": (lambda h, p, d: p.cuda(non_blocking=True), ("H2D", 4 * N, True, True, False)),
     "copy_ to device": (lambda h, p, d: d.copy_(h), ("H2D", 4 * N, False, False, True)),
     "copy_ pinned": (lambda h, p, d: d.copy_(p, True), ("H2D", 4 * N, True, True, False)),
     "cpu()": (lambda h, p, d: d.cpu(), ("D2H", 4 * N, False, False, True)),
     "to host": (lambda h, p, d: d.to("cpu"), ("D2H", 4 * N, False, False, True)),
     "to host, non_blocking": (lambda h, p, d: d.to("cpu", non_blocking=True), ("D2H", 4 * N, True, True, False)),
+    "to host, converted": (lambda h, p, d: d.to("cpu", torch.half), ("D2H", 4 * N, False, False, True)),
+    "to host, converted, non_blocking": (
+        lambda h, p, d: d.to("cpu", torch.half, True),
+        ("D2H", 2 * N, True, True, False),
+    ),
     "copy_ to host": (lambda h, p, d: h.copy_(d), ("D2H", 4 * N, False, False, True)),
     "copy_ to pinned": (lambda h, p, d: p.copy_(d, non_blocking=True), ("D2H", 4 * N, True, True, False)),
     "tensor": (lambda h, p, d: torch.tensor([1.0, 2.0], device="cuda"), ("H2D", 8, False, False, True)),
@@ -278,6 +286,41 @@ def test_ends_on_the_host_make_few_transfers_each_with_its_line(tmp_path):
     assert (last["count"], last["bytes"]) == (4, 4 * size), last
     assert sorted(row[1] for row in last["rows"]) == ["D2H", "D2H", "H2D", "H2D"], last
     assert contracts(brickprof.diagnose(run))["C-GPUTRAIN-002"].verdict == "PASS"
+
+
+class Travelling(Trainer):
+    """The norm of every gradient goes to the host."""
+
+    def sides(self):
+        return [list(self.model.parameters())]
+
+
+@pytest.mark.parametrize(
+    ("make", "layers", "accumulation"), [(Trainer, 1, 1), (Trainer, 4, 1), (Trainer, 2, 2), (Travelling, 1, 1)]
+)
+def test_the_reference_with_both_ends_on_the_host_makes_the_three_transfers_that_it_declares(
+    tmp_path, make, layers, accumulation
+):
+    config = Config(
+        layers=layers, accumulation=accumulation, steps=12, evaluate_every=0, checkpoint_every=0, host_ends=True,
+        clip=0.1, kernels="torch",
+    )  # fmt: skip
+    trainer = make(config, device="cuda")
+    with brickprof.attach(trainer.model, trainer.optimizer, out=tmp_path) as session:
+        trainer.run()
+    run = brickprof.load(session.folder)
+    found = [each for each in looks(run, "transfers") if each["count"]]  # after the last update nothing is copied
+    judged = contracts(brickprof.diagnose(run))["C-GPUTRAIN-002"]
+    if make is Travelling:
+        assert judged.verdict == "FAIL" and "train_step makes" in judged.violations[0].symptom, (judged, found[-1])
+        return
+    size = 4 * config.batch * config.length * config.width
+    times = 3 * accumulation
+    assert {(each["count"], each["bytes"]) for each in found} == {(times, times * size)}, found
+    assert sorted(row[1] for row in found[-1]["rows"]) == ["D2H", "H2D", "H2D"], found[-1]
+    assert judged.verdict == "PASS", judged
+    declared = run.spans[run.spans.brick.astype(str) == "train_step"]
+    assert len(declared) and all(f'"transfers": {times}' in each for each in declared.attributes)
 
 
 def test_a_users_triton_kernel_is_a_brick_and_a_storm_of_it_is_told(tmp_path):

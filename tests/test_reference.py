@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from brickprof.errors import ConfigurationError, UsageError
 from brickprof.reference import checkpoints, zoo
@@ -95,6 +96,51 @@ def test_no_gradient_of_the_embedding_comes_back_from_the_device(tied):
     assert (embed is head) is tied and head.grad is not None
     owned = {id(each) for group in trainer.optimizer.param_groups for each in group["params"]}
     assert (embed.grad is not None) is tied and (id(embed) in owned) is tied
+
+
+class Crossings(TorchDispatchMode):
+    """Copies to the meta device, which stands for a card here, and back from it: zeros come back."""
+
+    def __init__(self):
+        super().__init__()
+        self.ways = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func not in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default):
+            return func(*args, **(kwargs or {}))
+        to = torch.device(kwargs["device"]) if kwargs and kwargs.get("device") else args[0].device
+        source = args[0] if func is torch.ops.aten._to_copy.default else args[1]
+        if source.device.type == to.type:
+            return func(*args, **(kwargs or {}))
+        self.ways.append((source.device.type, to.type))
+        return torch.zeros_like(source, device=to)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("layers", "accumulation"), [(1, 1), (4, 1), (2, 3)])
+def test_with_both_ends_on_the_host_a_step_makes_three_transfers_whatever_the_depth(layers, accumulation, tied):
+    changes = {"host_ends": True, "layers": layers, "accumulation": accumulation, "tied": tied, "clip": 0.1}
+    trainer = Trainer(replace(SMALL, **changes), device="meta")
+    batches = trainer.batches()
+    for _ in range(2):
+        with Crossings() as seen:
+            trainer.train_step(batches)
+        assert seen.ways == [("cpu", "meta"), ("meta", "cpu"), ("cpu", "meta")] * accumulation
+
+
+def test_with_both_ends_on_the_host_each_side_is_clipped_by_its_own_norm():
+    trainer = Trainer(replace(SMALL, host_ends=True, clip=0.01), device="cpu")
+    trainer.update = lambda: None
+    trainer.train_step(trainer.batches())
+    model = trainer.model
+    for side in ([model.head.weight], list(model.decoder.parameters())):
+        norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in side])
+        assert norm.item() == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_loss_scale_would_travel_between_the_ends():
+    with pytest.raises(ConfigurationError, match="float16"):
+        replace(SMALL, host_ends=True, dtype="float16")
 
 
 def test_shards_are_disjoint_and_complete():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from making import START, Made
@@ -144,6 +145,86 @@ def test_more_than_at_first_is_told_with_the_step_it_began_in():
     assert "log.py:3" in violation.symptom
 
 
+def test_a_declared_budget_takes_the_place_of_the_learned_one():
+    made = moving(row(2), [row(20 if step > 8 else 0, "log.py:3", "D2H", 4) for step in STEPS])
+    result = judge(made, transfers=30)
+    assert (result.verdict, result.threshold) == (Verdict.PASS, "30 transfers a step")
+
+
+# -- more bytes than at first
+
+
+def since_16(early, late):
+    return [late if step > 8 else early for step in STEPS]
+
+
+def swelling(step_ms=None, **late) -> Made:
+    """One line fetches a number at first, and then what ``late`` says; a step lasts as long as ``step_ms`` has it."""
+    made = moving(row(2), since_16(row(1, "log.py:3", "D2H", 4), row(1, "log.py:3", "D2H", **late)))
+    lasts = dict(zip(STEPS, step_ms or [10] * len(STEPS), strict=True))
+    made.records = [
+        replace(each, end_ns=each.start_ns + int(lasts[each.step] * MS)) if isinstance(each, Span) else each
+        for each in made.records
+    ]  # fmt: skip
+    return made
+
+
+@pytest.mark.parametrize("late", [{"size": 128 * 10**6, "ns": 7 * MS}, {"size": 128 * 10**6}], ids=["timed", "untimed"])
+def test_a_line_that_comes_to_move_many_bytes_is_told_with_the_step_it_began_in(late):
+    (violation,) = judge(swelling(**late)).violations
+    assert (violation.cause, violation.first_step, violation.static) == ("extra-transfers", 16, False)
+    assert violation.symptom.startswith("128 MB are moved in a step since step 16, 8.2 kB at first")
+    assert violation.symptom.endswith("log.py:3")
+
+
+def test_the_learned_budget_says_its_bytes():
+    assert judge(moving(row(2), row(1, "train.py:40", "D2H", 4))).threshold == (
+        "3 transfers and 8.2 kB a step, as at first"
+    )
+
+
+LONGER = since_16(10, 100)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        swelling(size=128 * 10**6, ns=MS // 2),
+        swelling(size=128 * 10**6, ns=32 * MS, step_ms=LONGER),
+        swelling(size=8 * 10**6, ns=95 * MS, step_ms=LONGER),
+        swelling(size=4 * 10**6, ns=7 * MS),
+        moving(since_16(row(2, size=30 * 10**6, ns=4 * MS), row(2, size=55 * 10**6, ns=7 * MS))),
+        moving([row(2, size=10**8 if step in (16, 64) else 4096, ns=5 * MS) for step in STEPS]),
+        moving([row(2, size=4096 if step == 128 else 10**8, ns=4 * MS) for step in STEPS]),
+    ],
+    ids=[
+        "that cost little", "of a longer sequence", "awaited with what was queued before", "few", "not twice as many",
+        "of two evaluations", "and a last small batch",
+    ],
+)  # fmt: skip
+def test_more_bytes_alone_are_no_finding(made):
+    assert judge(made).verdict is Verdict.PASS
+
+
+def test_bytes_that_are_declared_are_not_learned():
+    result = judge(swelling(size=128 * 10**6, ns=7 * MS), bytes=2 * 10**8)
+    assert (result.verdict, result.threshold) == (Verdict.PASS, "200 MB a step")
+
+
+@pytest.mark.parametrize("made", [
+    lambda: swelling(size=128 * 10**6, ns=7 * MS),
+    lambda: moving(row(2), since_16(row(1), row(20, ns=MS // 10))),
+])  # fmt: skip
+@pytest.mark.parametrize("kind", ["checkpoint", "evaluation"])
+def test_looks_that_all_fall_on_a_checkpoint_say_nothing_of_other_steps(made, kind):
+    aside, always = made(), made()
+    for step in STEPS:
+        always.event(kind, step, op="save")
+        if step > 8:
+            aside.event(kind, step, op="save")
+    assert judge(aside).verdict is Verdict.PASS and judge(always).verdict is Verdict.FAIL
+
+
 # -- the script's own bricks
 
 
@@ -179,6 +260,42 @@ def test_a_brick_is_held_to_what_it_declares(declared, verdict):
     assert all(violation.brick == "to_device" for violation in result.violations)
 
 
+def nested(parents, **declared) -> Made:
+    """A brick that declares what it transfers, 10 at its first, and another one inside; a copy for each of parents."""
+    made = moving(row(len(parents)))
+    for step in STEPS:
+        start, number = START + step * 10**10, 1000 * step
+        spans = {"step": 10, "outer": 11, "inner": 12, "backward": 13, "later": 90}
+        kinds = {"outer": Kind.BLOCK, "inner": Kind.TRANSFER, "backward": Kind.STEP}
+        for place, parent in enumerate(parents):
+            began = start + MS * (9 if parent == "later" else 1) + place
+            made.records.append(
+                Span(
+                    Brick(Kind.TRANSFER, "H2D"), step, began, began + 1, "transfer", id=number + 20 + place,
+                    parent=number + spans[parent], attributes={"bytes": 4096},
+                )
+            )  # fmt: skip
+        for name, kind in kinds.items():
+            told = {"id": number + spans[name], "attributes": declared if name == "outer" else {}}
+            made.records.append(Span(Brick(kind, name), step, start, start + 5 * MS, "user", **told))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("parents", "verdict"),
+    [
+        (["outer", "inner", "backward"], Verdict.PASS), (["outer", "inner", "backward", "backward"], Verdict.FAIL),
+        (["inner"] * 4, Verdict.FAIL), (["inner"] * 3 + ["step"], Verdict.PASS),
+        (["inner"] * 3 + ["later"], Verdict.PASS),
+    ],
+    ids=["as declared", "one more in backward", "one more inside", "another thread's", "afterwards"],
+)  # fmt: skip
+def test_a_brick_is_held_to_what_is_copied_in_all_that_it_holds(parents, verdict):
+    result = judge(nested(parents, transfers=3))
+    assert result.verdict is verdict
+    assert all(violation.symptom.startswith("outer makes 4 copies (16.4 kB)") for violation in result.violations)
+
+
 # -- reads that cost
 
 
@@ -190,6 +307,34 @@ def test_fifty_reads_in_a_step_are_told_where_they_cost(ns, found):
     violations = judge(made).violations
     assert [violation.cause for violation in violations] == ["host-sync-in-loop"] * found
     assert all("log.py:5 reads 50" in violation.symptom for violation in violations)
+
+
+@pytest.mark.parametrize(
+    ("count", "ns", "step_ms", "found"),
+    [(100, MS, 2000.0, False), (100, MS, 10.0, True), (100, MS, 20.0, False), (63, MS, 10.0, False)],
+)
+def test_a_hundred_reads_in_a_step_are_told_where_they_cost(count, ns, step_ms, found):
+    made = moving(row(2), step_ms=step_ms)
+    for step in STEPS:
+        made.event("syncs", step, count=count, device=count, ns=ns, sites=[["ppo.py:5", count, 0, count, ns]], kinds=[])
+    violations = judge(made).violations
+    assert [violation.cause for violation in violations] == ["host-sync-in-loop"] * found
+
+
+@pytest.mark.parametrize(("longest", "found"), [(7.9, False), (1.0, True)])
+@pytest.mark.parametrize("brick", [Brick(Kind.HOST_SYNC, "item"), Brick(Kind.TRANSFER, "D2H")])
+def test_what_the_longest_read_waits_for_is_no_cost_of_reading_often(brick, longest, found):
+    """The first of a hundred waits for all that was queued; one read would as well."""
+    made = moving(row(2))
+    for step in STEPS:
+        told = {"sites": [["ppo.py:5", 100, 0, 100, 8 * MS]], "kinds": []}
+        made.event("syncs", step, count=100, device=100, ns=8 * MS, **told)
+        for place, ms in enumerate((longest, 0.001)):
+            start, told = START + step * 10**10, {"id": 9000 + 2 * step + place, "attributes": {"site": "ppo.py:5"}}
+            made.records.append(Span(brick, step, start, start + int(ms * MS), "sync", **told))
+    violations = judge(made).violations
+    assert [violation.cause for violation in violations] == ["host-sync-in-loop"] * found
+    assert all("all but one take 70% of the step" in str(violation.whys) for violation in violations)
 
 
 # -- micro-batches

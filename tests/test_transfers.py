@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from making import Made
+from torch.nn.functional import rms_norm
 
 import brickprof
 from brickprof.bricks import Brick, Kind, title
@@ -22,6 +23,9 @@ from brickprof.capture.taps import copying, indexing, reads, triton_launches
 from brickprof.capture.taps.swap import Swap
 from brickprof.diagnosis import diagnose
 from brickprof.probes import transfers
+from brickprof.reference.blocks import InTorch
+from brickprof.reference.config import Config
+from brickprof.reference.train import Trainer
 from brickprof.reports.transfers import lines
 from brickprof.run.step_budget import step_budget
 
@@ -91,8 +95,33 @@ def test_who_waits(way, pinned, non_blocking, straight, blocks):
     assert copies.blocks(way, pinned=pinned, non_blocking=non_blocking, straight=straight) is blocks
 
 
-def test_bytes_travel_as_the_device_has_them():
-    assert copies.moved("H2D", 10, 4, 2) == 20 and copies.moved("D2H", 10, 2, 4) == 20
+@pytest.mark.parametrize(
+    ("way", "non_blocking", "size"),
+    [("H2D", False, 20), ("H2D", True, 40), ("D2H", False, 40), ("D2H", True, 20), ("D2D", False, 20),
+     ("D2D", True, 20), ("pin", False, 20)],
+)  # fmt: skip
+def test_what_is_converted_travels_as_it_is_where_nobody_converts_it(way, non_blocking, size):
+    """Four bytes become two: on the host where it blocks, else on the device."""
+    assert copies.moved(way, 10, 4, 2, non_blocking=non_blocking) == size
+
+
+SQUARE = torch.empty(4, 4)
+
+
+@pytest.mark.parametrize(
+    ("way", "source", "target", "straight"),
+    [
+        ("H2D", SQUARE, SQUARE.half(), True), ("H2D", SQUARE, SQUARE.half().t(), True),
+        ("H2D", SQUARE.t(), SQUARE.t().clone(), True), ("H2D", SQUARE.t(), SQUARE.half().t(), False),
+        ("H2D", SQUARE[:, :2], SQUARE[:, :2].clone(), False), ("H2D", SQUARE[:, :2], SQUARE[:, :2], False),
+        ("H2D", SQUARE[:1], SQUARE, False), ("H2D", SQUARE[0], SQUARE[:1], True),
+        ("D2H", SQUARE, SQUARE.half(), True), ("D2H", SQUARE[:, :2], SQUARE[:, :2].clone(), True),
+        ("D2H", SQUARE[:1], SQUARE, True), ("D2H", SQUARE, SQUARE.half().t(), False),
+        ("D2H", SQUARE, SQUARE.t(), False),
+    ],
+)  # fmt: skip
+def test_only_what_lies_scattered_on_the_host_goes_through_ordinary_memory(way, source, target, straight):
+    assert copies.straight(way, source, target) is straight
 
 
 @pytest.mark.parametrize(
@@ -176,6 +205,31 @@ def test_what_was_asked_for_is_told_beside_what_became_of_it(device, ear):
     torch.ones(4).to(DEVICE, non_blocking=True)
     torch.empty(4, dtype=DEVICE).copy_(torch.ones(4), True)
     assert [(copy.non_blocking, copy.blocking, copy.pinned) for copy in ear.heard] == [(True, True, False)] * 2
+
+
+@pytest.mark.parametrize(
+    ("act", "told", "reads_of_it"),
+    [
+        (lambda x, d: x.to(DEVICE, non_blocking=True), ("H2D", 24, False), 0),
+        (lambda x, d: d.to(torch.float32, non_blocking=True), ("D2H", 24, False), 0),
+        (lambda x, d: torch.empty(6).copy_(d, True), ("D2H", 24, False), 0),
+        (lambda x, d: x.to(DEVICE), ("H2D", 48, True), 0),
+        (lambda x, d: d.to(torch.float32), ("D2H", 48, True), 1),
+    ],
+)
+def test_a_copy_that_is_converted_from_or_to_pinned_memory_blocks_only_where_asked_to(
+    device, ear, monkeypatch, act, told, reads_of_it
+):
+    monkeypatch.setattr(copying, "_pinned", lambda tensor, way: True)
+    act(torch.ones(6), torch.ones(6).double())
+    assert [(copy.direction, copy.bytes, copy.blocking) for copy in ear.heard] == [told]
+    assert sum(tally.count for tally in reads.found.values()) == reads_of_it
+
+
+def test_the_gradient_of_a_copy_that_did_not_block_travels_as_the_device_has_it(device, ear):
+    x = torch.ones(4, requires_grad=True)
+    (x * 2).to(DEVICE, non_blocking=True).sum().backward()
+    assert [(copy.direction, copy.bytes, copy.blocking) for copy in ear.heard] == [("H2D", 16, True), ("D2H", 32, True)]
 
 
 # -- host reads
@@ -318,6 +372,39 @@ def test_copies_within_the_device_are_bricks_that_no_budget_counts(device, tmp_p
     assert told["site"] == f"test_transfers.py:{keep.__code__.co_firstlineno + 3}"
     assert not [f for f in brickprof.diagnose(run).findings if f.root_cause == "extra-transfers"]
     assert brickprof.diagnose(plain).verdict == brickprof.diagnose(run).verdict
+
+
+class Ends(Trainer):
+    """The reference training with both ends on the host, and its blocks on what is a device here."""
+
+    def __init__(self, each=None, **changes):
+        config = Config(host_ends=True, steps=12, evaluate_every=0, layers=2, width=16, hidden=32, **changes)
+        super().__init__(config, device="cpu")
+        self.model.decoder.to(DEVICE)
+        self.each = each
+
+    def clip(self):
+        super().clip()
+        for parameter in self.model.decoder.parameters() if self.each else ():
+            self.each(parameter.grad)
+
+
+@pytest.mark.parametrize(("accumulation", "fetched"), [(1, False), (2, False), (1, True)])
+def test_a_step_of_the_reference_is_held_to_the_three_transfers_that_it_declares(
+    device, monkeypatch, tmp_path, accumulation, fetched
+):
+    monkeypatch.setattr(InTorch, "rmsnorm", lambda self, x, weight, eps: rms_norm(x, weight.shape, weight, eps))
+    trainer = Ends((lambda gradient: gradient.to(torch.float32)) if fetched else None, accumulation=accumulation)
+    with brickprof.attach(trainer.model, trainer.optimizer, out=tmp_path, overhead="100%") as session:
+        trainer.run()
+    run = brickprof.load(session.folder)
+    counts = {r.fields["count"] for r in run.records() if getattr(r, "kind", "") == "transfers" and r.fields["count"]}
+    each = len(list(trainer.model.decoder.parameters())) if fetched else 0
+    assert counts == {3 * accumulation + each}
+    judged = {contract.id: contract for contract in brickprof.diagnose(run).contracts}["C-GPUTRAIN-002"]
+    said = [violation.symptom for violation in judged.violations]
+    assert judged.verdict == ("FAIL" if fetched else "PASS"), judged
+    assert all(text.startswith(f"train_step makes {3 + each} copies") and "'transfers': 3" in text for text in said)
 
 
 def test_gradients_that_go_home_are_told_apart_from_the_graph(device, tmp_path):

@@ -128,8 +128,9 @@ def _new_folder(settings: Settings) -> Path:
 class brick(contextlib.ContextDecorator):
     """Marks one's own code as a brick: ``with brick("sample"):`` or ``@brick("sample")``.
 
-    ``budget_us`` is what it may take, in microseconds: its spans say how it fares, and on a device one that takes more
-    than four times as long has the next steps traced in full. Without a session that records, it costs a microsecond
+    ``budget_us`` is what it may take, in microseconds: its spans say how it fares, one that usually takes more than
+    twice as long is a finding, and on a device one that takes more than four times as long has the next steps traced in
+    full. Without a session that records, it costs a microsecond
     and does nothing.
     """
 

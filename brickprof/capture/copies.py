@@ -74,18 +74,29 @@ def back(way: str) -> str:
 
 def blocks(way: str, *, pinned: bool | None, non_blocking: bool, straight: bool) -> bool:
     """Whether the host waits for a copy. Between devices it never does. Else it was to be asked for, from or to pinned
-    memory and ``straight``: one type, one layout; whatever has to be converted goes through ordinary memory."""
+    memory and ``straight``."""
     if way == "D2D":
         return False
     return not (non_blocking and pinned and straight)
 
 
-def moved(way: str, numel: int, source_item: int, target_item: int) -> int:
-    """Bytes that travel: torch converts on the host before it sends, and after it has received."""
-    return numel * (source_item if way == "D2H" else target_item)
+def moved(way: str, numel: int, source_item: int, target_item: int, *, non_blocking: bool) -> int:
+    """Bytes that travel: torch converts on the host, and on the device where it was asked not to block."""
+    as_they_were = way in ("H2D", "D2H") and non_blocking is (way == "H2D")
+    return numel * (source_item if as_they_were else target_item)
 
 
-def straight(source: torch.Tensor, target: torch.Tensor) -> bool:
-    return source.dtype is target.dtype and (
-        source.stride() == target.stride() or (source.is_contiguous() and target.is_contiguous())
-    )
+def straight(way: str, source: torch.Tensor, target: torch.Tensor) -> bool:
+    """Whether a copy that does not wait begins or ends in the host's own tensor. Another type or layout is made on the
+    device; what lies scattered on the host goes by way of ordinary memory there."""
+    host = target if way == "D2H" else source
+    if host.is_contiguous() and (way == "D2H" or source.numel() == target.numel()):
+        return True
+    alike = source.dtype is target.dtype and source.shape == target.shape and source.stride() == target.stride()
+    return alike and _dense(host)
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    """Whether it has no gaps, in whatever order its dimensions lie."""
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return reach + 1 == tensor.numel()

@@ -48,7 +48,7 @@ class Config:
     eps: float = 1e-8
     weight_decay: float = 0.1
     clip: float = 1.0
-    """Largest norm of all gradients together; 0 switches clipping off."""
+    """Largest norm of all gradients together (with ``host_ends``, of those of each side); 0 switches clipping off."""
     dtype: str = "float32"
     seed: int = 0
     deterministic: bool = True
@@ -57,8 +57,8 @@ class Config:
     evaluate_batches: int = 4
     checkpoint_every: int = 100
     host_ends: bool = False
-    """Embedding and loss stay on the host: three transfers a micro-batch, no more. The embedding learns only as the
-    head that it is tied to."""
+    """Embedding and loss stay on the host: three transfers a micro-batch, no more, which every step declares. The
+    embedding learns only as the head that it is tied to."""
     kernels: str = "auto"
     """What computes: our Triton kernels, plain torch, or (auto) the kernels on CUDA devices and torch elsewhere."""
 
@@ -78,6 +78,8 @@ class Config:
             )
         if self.dtype not in DTYPES:
             found.append(f"dtype is {self.dtype!r}; known: {', '.join(DTYPES)}.")
+        if self.host_ends and self.dtype == "float16":
+            found.append("dtype is 'float16', whose loss scale would travel with host_ends; take another.")
         if self.schedule not in SCHEDULES:
             found.append(f"schedule is {self.schedule!r}; known: {', '.join(SCHEDULES)}.")
         if self.kernels not in KERNELS:

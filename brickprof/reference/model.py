@@ -10,6 +10,7 @@ import math
 
 from torch import Tensor, nn
 
+from brickprof.capture.attach import brick
 from brickprof.reference.blocks import Embedding, Linear, RMSNorm, Rope, operations
 from brickprof.reference.config import Config
 
@@ -79,6 +80,7 @@ class Decoder(nn.Module):
 class Llama(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
+        self.host_ends = config.host_ends
         self.embed = Embedding(config.vocabulary, config.width, config.kernels)
         self.decoder = Decoder(config)
         self.head = Linear(config.width, config.vocabulary, config.kernels)
@@ -95,4 +97,14 @@ class Llama(nn.Module):
             nn.init.normal_(module.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.decoder(self.embed(tokens)))
+        hidden = self.embed(tokens)
+        return self.head(self._on_device(hidden) if self.host_ends else self.decoder(hidden))
+
+    def _on_device(self, hidden: Tensor) -> Tensor:
+        """Hidden states go to the device and come back; backward sends their gradient: three transfers, whatever the
+        depth. The gradient of what went in would be a fourth: the table learns as the head it is tied to, or not."""
+        with brick("to_device", kind="transfer", transfers=1):
+            hidden = hidden.detach().to(self.decoder.norm.weight)
+        hidden = self.decoder(hidden)
+        with brick("to_host", kind="transfer", transfers=1):
+            return hidden.to(self.head.weight)

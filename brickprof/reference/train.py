@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from brickprof.capture.attach import brick
@@ -39,10 +39,9 @@ class Trainer:
         refuse_triton_on_a_host(config.kernels, device=self.device, host_ends=config.host_ends)
         self.step = 0
         self.seed()
-        self.model = self.build_model().to(self.device)
+        self.model = self.build_model()
+        (self.model.decoder if config.host_ends else self.model).to(self.device)
         if config.host_ends:
-            self.model.embed.to("cpu")
-            self.model.head.to("cpu")
             self.model.embed.weight.requires_grad_(config.tied)
         self.optimizer = self.build_optimizer()
         self.schedule = self.build_schedule()
@@ -102,18 +101,8 @@ class Trainer:
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of a micro-batch."""
         with self.precision():
-            logits = self.ends_on_host(tokens) if self.config.host_ends else self.model(tokens.to(self.device))
+            logits = self.model(tokens if self.config.host_ends else tokens.to(self.device))
             return self.loss(logits, targets.to(logits.device))
-
-    def ends_on_host(self, tokens: Tensor) -> Tensor:
-        """Hidden states go to the device and come back; backward sends their gradient: three transfers, whatever the
-        depth. The gradient of what went in would be a fourth: the table learns as the head it is tied to, or not."""
-        with brick("to_device", kind="transfer"):
-            hidden = self.model.embed(tokens).detach().to(self.device)
-        hidden = self.model.decoder(hidden)
-        with brick("to_host", kind="transfer"):
-            hidden = hidden.to("cpu")
-        return self.model.head(hidden)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         return operations(self.config.kernels, logits).cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -124,7 +113,17 @@ class Trainer:
     def clip(self) -> None:
         if self.config.clip:
             self.scaler.unscale_(self.optimizer)
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+            for parameters in self.sides():
+                torch.nn.utils.clip_grad_norm_(parameters, self.config.clip)
+
+    def sides(self) -> list[list[nn.Parameter]]:
+        """What is clipped together: everything; or the ends and what is between them, so that no norm travels."""
+        everything = list(self.model.parameters())
+        if not self.config.host_ends:
+            return [everything]
+        between = list(self.model.decoder.parameters())
+        inside = set(map(id, between))
+        return [[each for each in everything if id(each) not in inside], between]
 
     def update(self) -> None:
         self.scaler.step(self.optimizer)
@@ -148,6 +147,12 @@ class Trainer:
         with brick("optimizer", kind="optimizer"):
             self.update()
         return total
+
+    def budget(self) -> AbstractContextManager[Any]:
+        """What a step may transfer: with both ends on the host three times for each micro-batch, and never besides."""
+        if not self.config.host_ends:
+            return nullcontext()
+        return brick("train_step", transfers=3 * self.config.accumulation)
 
     # -- around the steps
 
@@ -180,7 +185,8 @@ class Trainer:
         self.model.train()
         while self.step < config.total_steps:
             began = time.perf_counter()
-            loss = self.train_step(batches)
+            with self.budget():
+                loss = self.train_step(batches)
             self.step += 1
             if self.due(10) or self.step == 1:
                 self.log(loss, time.perf_counter() - began)

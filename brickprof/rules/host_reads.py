@@ -19,6 +19,7 @@ from brickprof.contracts.verdicts import Because, ContractResult, Severity, Viol
 from brickprof.records import Event, Record, Span
 from brickprof.rules import outcomes, traffic, wording
 from brickprof.rules.compiled_copies import Unplaced, functions
+from brickprof.rules.longest_waits import LongestWaits
 from brickprof.rules.names import whole
 from brickprof.rules.story import Story
 from brickprof.rules.traffic import Look
@@ -50,7 +51,7 @@ class _Loop(NamedTuple):
     """Whether it reads as many in each step."""
 
     share: float | None = None
-    """Of the step, spent waiting for them; None where nobody took the time."""
+    """Of the step, spent waiting for all but the longest of them; None where nobody took the time."""
 
     waits: bool = False
     """Whether it waits for the device, and asks for no number."""
@@ -75,10 +76,12 @@ class Transfers:
 
     def __init__(self) -> None:
         self._bricks = Bricks()
+        self._longest = LongestWaits()
         self._unplaced = Unplaced()
 
     def feed(self, record: Record) -> None:
         self._bricks.feed(record)
+        self._longest.feed(record)
         self._unplaced.feed(record)
 
     def judge(self, story: Story, contract: Contract) -> ContractResult:
@@ -98,14 +101,15 @@ class Transfers:
         return outcomes.held(contract, traffic.observed(looks.values()), threshold)
 
     def _wrong(self, story: Story, rank: int, looks: list[Look], contract: Contract) -> Violation | None:
-        loop = _loop(story, rank, contract)
+        loop = _loop(story, rank, self._longest, contract)
         if loop is not None:
             return _reading(loop, contract)
         return (
             self._bricks.over_declared(rank, contract)
             or traffic.over_budget(looks, contract)
             or traffic.crowd(story, rank, looks, contract)
-            or traffic.grown(looks, contract)
+            or traffic.grown(story, rank, looks, contract)
+            or traffic.swollen(story, rank, looks, contract)
             or (None if looks else self._bricks.crowd(rank, contract))
         )
 
@@ -151,7 +155,7 @@ def _around(events: tuple[Event, ...], site: str) -> list[str] | None:
     return None
 
 
-def _loop(story: Story, rank: int, contract: Contract) -> _Loop | None:
+def _loop(story: Story, rank: int, longest: LongestWaits, contract: Contract) -> _Loop | None:
     looks = story.events("syncs", rank)
     if len(looks) < contract.threshold("looks"):
         return None
@@ -171,14 +175,16 @@ def _loop(story: Story, rank: int, contract: Contract) -> _Loop | None:
             if reads:
                 found.setdefault(site, []).append((reads, event))
                 if ns is not None and event.step in lasted:
-                    shares.setdefault(site, []).append(ns / lasted[event.step])
+                    cost = longest.beside(rank, event.step, site, ns, told)
+                    shares.setdefault(site, []).append(cost / lasted[event.step])
         for site, kind, count, ns in traffic.waits(event):
             if kind == traffic.WHOLE_DEVICE:
                 moves[site] = 0
                 found.setdefault(site, []).append((count, event))
                 waiting.add(site)
                 if event.step in lasted:
-                    shares.setdefault(site, []).append(ns / lasted[event.step])
+                    cost = longest.beside(rank, event.step, site, ns, count)
+                    shares.setdefault(site, []).append(cost / lasted[event.step])
     loops = [
         _Loop(
             site, int(np.median([reads for reads, _ in seen])), tensors, tuple(event for _, event in seen), on_device,
@@ -197,14 +203,19 @@ def _constant(reads: list[int]) -> bool:
 
 
 def _too_many(loop: _Loop, contract: Contract) -> bool:
-    if loop.on_device and loop.reads >= contract.threshold("reads_on_device"):
-        return True
-    costly = loop.share is not None and loop.share >= contract.threshold("share")
-    if loop.on_device and costly and loop.reads >= contract.threshold("costly_reads"):
+    if loop.on_device and _dear(loop, contract):
         return True
     # An environment's steps are read one by one too: only a loop over the parameters is a mistake for certain.
     least = max(contract.threshold("reads"), float(loop.tensors))
     return loop.per_parameter and least <= loop.reads <= 8 * loop.tensors
+
+
+def _dear(loop: _Loop, contract: Contract) -> bool:
+    """Very many reads, at half the share of the step that fewer have to take; or at a cost that nobody took."""
+    share, very_many = contract.threshold("share"), loop.reads >= contract.threshold("reads_on_device")
+    if loop.share is None:
+        return very_many
+    return loop.reads >= contract.threshold("costly_reads") and loop.share >= (share / 2 if very_many else share)
 
 
 def _sites(event: Event) -> list[tuple[str, int, int, int | None, int | None]]:
@@ -231,7 +242,7 @@ def _reading(loop: _Loop, contract: Contract) -> Violation:
     symptom = f"{loop.site} {things.format(loop.reads)} in a step, {what}{times}"
     evidence = tuple(event.id for event in loop.events[:3])
     waits = f"Each {'of them' if loop.waits else 'read'} waits until the device has finished everything before it"
-    cost = "" if loop.share is None or not loop.on_device else f"; here that takes {loop.share:.0%} of the step"
+    cost = "" if loop.share is None or not loop.on_device else f"; here all but one take {loop.share:.0%} of the step"
     text = f"{waits}{cost}." if loop.on_device else f"{waits}; on this CPU it costs little, on a GPU it is the step."
     known = loop.events[min(len(loop.events), int(contract.threshold("looks"))) - 1].step
     cause = "extra-transfers" if loop.moves else "host-sync-in-loop"

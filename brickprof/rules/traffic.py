@@ -4,12 +4,13 @@ Enters: ``transfers`` events. Leaves: what is wrong with them, one question a fu
 declared, more than one line should make, more than at first, gradients sent home in every micro-batch.
 
 A budget is declared (a threshold of C-GPUTRAIN-002; for a part of the step see ``transfer_bricks``) or learned: the
-median of the first steps that were looked at.
+median of the first steps that were looked at. More bytes than that are also what longer sequences make: they count
+where steps take longer by the copies, not by what is computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +26,11 @@ WHOLE_DEVICE = "synchronize"
 """The kind of a wait until the device has nothing left to do."""
 _LEARNED = 4
 _LASTING = 3
+_WAITED = 4.0
+"""Bytes a nanosecond of a slow copy from ordinary memory: what the host waits longer, it waits for what was queued
+before."""
+_FASTEST = 64.0
+"""The same of the fastest bus, for copies that nobody timed."""
 QUESTION = {"question": "What makes the steps slow?", "asked": "What makes the steps slow?"}
 ACTION = "Keep on the device what is computed there, and move a batch in one copy."
 
@@ -54,6 +60,10 @@ class Look:
     def each(self) -> float:
         """Copies for each micro-batch."""
         return self.count / max(self.backwards, 1)
+
+    @property
+    def each_bytes(self) -> float:
+        return self.bytes / max(self.backwards, 1)
 
 
 def waits(event: Event) -> list[tuple[str, str, int, int]]:
@@ -85,17 +95,20 @@ def durations(story: Story, rank: int) -> dict[int, float]:
 
 
 def threshold(found: Iterable[list[Look]], contract: Contract) -> str:
-    declared = contract.threshold("transfers")
+    most, size = contract.threshold("transfers"), contract.threshold("bytes")
+    declared = [told for told, asked in ((f"{most:g} transfers", most), (size_of(size), size)) if asked]
     if declared:
-        return f"{declared:g} transfers a step"
-    learned = [_usual(each[:_LEARNED]) for each in found]
-    return f"{max(learned):g} transfers a step, as at first" if learned else ""
+        return f"{' and '.join(declared)} a step"
+    learned = [(_usual(each[:_LEARNED]), _usual_bytes(each[:_LEARNED])) for each in found]
+    if not learned:
+        return ""
+    count, moved = (max(told) for told in zip(*learned, strict=True))
+    return f"{count:g} transfers and {size_of(moved)} a step, as at first"
 
 
 def observed(found: Iterable[list[Look]]) -> str:
     last = max((each[-_LASTING:] for each in found), key=_usual)
-    size = float(np.median([look.bytes for look in last]))
-    return f"{_usual(last):g} transfers a step, {size_of(size)}"
+    return f"{_usual(last):g} transfers a step, {size_of(_usual_bytes(last))}"
 
 
 def size_of(size: float) -> str:
@@ -110,6 +123,10 @@ def _usual(found: list[Look]) -> float:
     return float(np.median([look.count for look in found]))
 
 
+def _usual_bytes(found: list[Look]) -> float:
+    return float(np.median([look.bytes for look in found]))
+
+
 # -- more than was declared
 
 
@@ -117,7 +134,7 @@ def over_budget(found: list[Look], contract: Contract) -> Violation | None:
     most, size = contract.threshold("transfers"), contract.threshold("bytes")
     if len(found) < contract.threshold("looks"):
         return None
-    usual, moved = _usual(found), float(np.median([look.bytes for look in found]))
+    usual, moved = _usual(found), _usual_bytes(found)
     if most and usual > most:
         return _over(found, f"{usual:g} transfers in a step, where {most:g} are declared", contract)
     if size and moved > size:
@@ -176,22 +193,79 @@ def _many(site: str, usual: float, cost: float | None, found: list[Look], contra
 # -- more than at first
 
 
-def grown(found: list[Look], contract: Contract) -> Violation | None:
+def grown(story: Story, rank: int, found: list[Look], contract: Contract) -> Violation | None:
     """Many more copies than at first, in all of the last steps that were looked at: an evaluation is over by then."""
-    if len(found) < _LEARNED + _LASTING:
+    if contract.threshold("transfers"):
         return None
-    learned = float(np.median([look.each for look in found[:_LEARNED]]))
-    most = max(2 * learned, learned + contract.threshold("more_transfers"))
-    since = len(found)
-    while since > _LEARNED and found[since - 1].each > most:
-        since -= 1
-    if len(found) - since < _LASTING:
+    later = _later(story, rank, found, lambda look: look.each, contract.threshold("more_transfers"))
+    if not later:
         return None
-    later = found[since:]
-    line = _busiest(later[0])
-    where = f"; most of them at {line.site}" if line is not None and line.site else ""
     symptom = f"{_usual(later):g} transfers in a step since step {later[0].event.step:,}, "
     symptom += f"{_usual(found[:_LEARNED]):g} at first"
+    return _since(later, symptom, "them", _busiest(later[0]), contract)
+
+
+def swollen(story: Story, rank: int, found: list[Look], contract: Contract) -> Violation | None:
+    """Far more bytes than at first, in all of the last steps that were looked at, which take longer by them."""
+    if contract.threshold("bytes"):
+        return None
+    later = _later(story, rank, found, lambda look: look.each_bytes, contract.threshold("more_bytes"))
+    cost = _longer_by_copies(later, found[:_LEARNED], durations(story, rank)) if later else 0.0
+    if cost < contract.threshold("share"):
+        return None
+    symptom = f"{size_of(_usual_bytes(later))} are moved in a step since step {later[0].event.step:,}, "
+    symptom += f"{size_of(_usual_bytes(found[:_LEARNED]))} at first, which takes {cost:.0%} of the step"
+    return _since(later, symptom, "it", _swelled(found[_LEARNED - 1], later[0]), contract)
+
+
+def _later(
+    story: Story, rank: int, found: list[Look], size: Callable[[Look], float], more: float
+) -> list[Look]:  # fmt: skip
+    """The last steps that were looked at, where all of them have twice as much as the first had, and ``more``."""
+    if len(found) < _LEARNED + _LASTING:
+        return []
+    learned = float(np.median([size(look) for look in found[:_LEARNED]]))
+    since = len(found)
+    while since > _LEARNED and size(found[since - 1]) > max(2 * learned, learned + more):
+        since -= 1
+    later = found[since:]
+    return later if len(later) >= _LASTING and not _aside(story, rank, found[:_LEARNED], later) else []
+
+
+def _aside(story: Story, rank: int, first: list[Look], later: list[Look]) -> bool:
+    """Whether every later step holds an evaluation or a checkpoint, and no first one does: looks and these both come
+    in powers of two."""
+    steps = {event.step for kind in ("evaluation", "checkpoint") for event in story.events(kind, rank)}
+    return all(look.event.step in steps for look in later) and not any(look.event.step in steps for look in first)
+
+
+def _longer_by_copies(later: list[Look], first: list[Look], lasted: dict[int, float]) -> float:
+    """The share of a later step that its copies take more than at first, at least; 0 where steps are as much longer by
+    other things: a longer sequence is also computed with, an evaluation too."""
+    before, after = ([look for look in looks if look.event.step in lasted] for looks in (first, later))
+    if not before or not after:
+        return 0.0
+    lasts = float(np.median([lasted[look.event.step] for look in after]))
+    more = float(np.median([_takes(look) for look in after])) - max(_takes(look) for look in before)
+    longer = lasts - min(lasted[look.event.step] for look in before)
+    return more / lasts if 2 * more >= longer else 0.0
+
+
+def _takes(look: Look) -> float:
+    """Nanoseconds that the host waits for the copies of a step, less those for what was queued before them."""
+    return sum(min(line.ns, line.bytes / _WAITED) if line.ns else line.bytes / _FASTEST for line in look.lines)
+
+
+def _swelled(first: Look, later: Look) -> Line | None:
+    """The line that moves most bytes more."""
+    before: dict[tuple[str, str], int] = {}
+    for line in first.lines:
+        before[line.site, line.direction] = before.get((line.site, line.direction), 0) + line.bytes
+    return max(later.lines, key=lambda line: line.bytes - before.get((line.site, line.direction), 0), default=None)
+
+
+def _since(later: list[Look], symptom: str, what: str, line: Line | None, contract: Contract) -> Violation:
+    where = f"; most of {what} at {line.site}" if line is not None and line.site else ""
     return replace(_violation(contract, later, symptom + where, "extra-transfers", 0.75), static=False)
 
 

@@ -1,14 +1,16 @@
 """Transfer spans: bricks that the script itself calls transfers, and the copies that were seen inside them.
 
 Enters: spans. Leaves: how many transfers a step has by them, and bricks that make more than they declare:
-``brick("to_device", kind="transfer", transfers=1, bytes=4096)``. A copy inside a transfer brick is counted once, as the
-copy; such a brick without any is one. Copies within one device are none here.
+``brick("to_device", kind="transfer", transfers=1, bytes=4096)``. A copy inside such a brick, or inside what is inside
+it, is counted once, as the copy; a transfer brick without any is one. Copies within one device are none here.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +25,13 @@ from brickprof.rules.traffic import ACTION, EXPLAINED, QUESTION, Look, size_of
 COPIES = frozenset({"H2D", "D2H", "D2D", "pin"})
 """Names of the spans that capture writes for copies; a brick of the script's has a name of its own."""
 _MOST = 8192
+_MOST_COPIES = 16 * _MOST
+
+
+class _Copy(NamedTuple):
+    start: int
+    bytes: int
+    parent: int
 
 
 class Bricks:
@@ -30,7 +39,8 @@ class Bricks:
 
     def __init__(self) -> None:
         self._own: dict[int, deque[Span]] = {}
-        self._inside: dict[tuple[int, int], list[int]] = {}
+        self._copies: dict[int, deque[_Copy]] = {}
+        self._in_order: dict[int, list[_Copy]] = {}
         self._windows: Counter[tuple[int, int]] = Counter()
 
     def feed(self, record: Record) -> None:
@@ -45,9 +55,25 @@ class Bricks:
     def _copy(self, span: Span) -> None:
         if span.attributes.get("source") == "profiler":
             self._windows[span.rank, span.step] += span.brick.path != "D2D"
-        elif span.brick.path != "pin" and not span.attributes.get("within") and len(self._inside) < 16 * _MOST:
-            sums = self._inside.setdefault((span.rank, span.parent), [0, 0])
-            sums[:] = [sums[0] + 1, sums[1] + whole(span.attributes.get("bytes"))]
+        elif span.brick.path != "pin" and not span.attributes.get("within"):
+            kept = self._copies.setdefault(span.rank, deque(maxlen=_MOST_COPIES))
+            kept.append(_Copy(span.start_ns, whole(span.attributes.get("bytes")), span.parent))
+            self._in_order.pop(span.rank, None)
+
+    def _inside(self, span: Span) -> list[_Copy]:
+        """Copies that began while ``span`` was open, of what had not been open before it: another thread's are no part
+        of it."""
+        copies = self._in_order.get(span.rank)
+        if copies is None:
+            copies = self._in_order[span.rank] = sorted(self._copies.get(span.rank, ()))
+        first = bisect_left(copies, span.start_ns, key=_began)
+        last = bisect_left(copies, span.end_ns + 1, first, key=_began)
+        return [copy for copy in copies[first:last] if copy.parent >= span.id]
+
+    def _forgotten(self, rank: int) -> int:
+        """Until when copies are no longer known."""
+        copies = self._copies.get(rank, ())
+        return min(map(_began, copies)) if len(copies) == _MOST_COPIES else 0
 
     def _transfers(self, rank: int) -> list[Span]:
         return [span for span in self._own.get(rank, ()) if span.brick.kind is Kind.TRANSFER]
@@ -55,7 +81,10 @@ class Bricks:
     def added(self, found: list[Look]) -> list[Look]:
         """``found`` with the script's transfer bricks in which no copy was seen."""
         rank = found[0].event.rank
-        empty = Counter(span.step for span in self._transfers(rank) if (rank, span.id) not in self._inside)
+        since = self._forgotten(rank)
+        empty = Counter(
+            span.step for span in self._transfers(rank) if span.start_ns >= since and not self._inside(span)
+        )
         return [replace(look, count=look.count + empty[look.event.step]) for look in found]
 
     def _by_step(self, rank: int) -> Counter[int]:
@@ -89,14 +118,18 @@ class Bricks:
         """A brick that says how many copies it makes, and in most of its turns makes more."""
         turns: dict[str, list[tuple[Span, int, int]]] = {}
         for span in self._own.get(rank, ()):
-            seen = self._inside.get((rank, span.id))
-            if seen is not None and not span.attributes.keys().isdisjoint(("transfers", "bytes")):
-                turns.setdefault(span.brick.path, []).append((span, seen[0], seen[1]))
+            declares = not span.attributes.keys().isdisjoint(("transfers", "bytes"))
+            if declares and (seen := self._inside(span)):
+                turns.setdefault(span.brick.path, []).append((span, len(seen), sum(copy.bytes for copy in seen)))
         for name, made in turns.items():
             over = [turn for turn in made if _beyond(*turn)]
             if len(over) >= contract.threshold("looks") and 2 * len(over) > len(made):
                 return _over_declared(name, over, rank, contract)
         return None
+
+
+def _began(copy: _Copy) -> int:
+    return copy.start
 
 
 def _beyond(span: Span, count: int, size: int) -> bool:

@@ -217,7 +217,7 @@ def _tell(
         if way == "D2H" and copy.blocking:
             reads.told(how.strip("_"), *asked, ns=copy.end - copy.start, whole=target.dim() > 0)
         if copy.differentiable:
-            _follow(target, copy)
+            _follow(source, target, copy)
 
 
 def _own_line(frame: FrameType) -> str:
@@ -246,14 +246,18 @@ def _copy(
 ) -> Copy:
     tensor = isinstance(source, Tensor)
     pinned = way == copies.PIN or (tensor and _pinned(target if way == "D2H" else source, way))
-    straight = tensor and copies.straight(source, target)
-    numel, items = target.numel(), (source if tensor else target).element_size()
+    straight = tensor and copies.straight(way, source, target)
     return Copy(
-        way, copies.moved(way, numel, items, target.element_size()), how, site, *times, pinned, non_blocking,
+        way, _size(way, source if tensor else target, target, non_blocking), how, site, *times, pinned, non_blocking,
         copies.blocks(way, pinned=pinned, non_blocking=non_blocking, straight=straight),
         copies.place(source if way == "D2H" else target),
         tensor and target.requires_grad and source.requires_grad,
     )  # fmt: skip
+
+
+def _size(way: str, source: Tensor, target: Tensor, non_blocking: bool) -> int:
+    items = source.element_size(), target.element_size()
+    return copies.moved(way, target.numel(), *items, non_blocking=non_blocking)
 
 
 def _pinned(tensor: Tensor, way: str) -> bool | None:
@@ -289,12 +293,12 @@ def _hand_on(copy: Copy, marks: Marks) -> None:
 # -- what goes back
 
 
-def _follow(target: Tensor, copy: Copy) -> None:
-    """The gradient of a copy is a copy the other way: told when it is made."""
+def _follow(source: Tensor, target: Tensor, copy: Copy) -> None:
+    """The gradient of a copy is a copy the other way, which blocks: told when it is made."""
     node = target.grad_fn
     if node is None:
         return
-    way = copies.back(copy.direction)
+    way, size = copies.back(copy.direction), _size(copy.direction, source, target, False)
     began: list[tuple[int, Marks]] = []
 
     def before(_gradients: Any) -> None:
@@ -308,8 +312,8 @@ def _follow(target: Tensor, copy: Copy) -> None:
         with contextlib.suppress(Exception):
             _hand_on(
                 copy._replace(
-                    direction=way, how="backward", start=start, end=now(), pinned=False, non_blocking=False,
-                    blocking=way != "D2D", differentiable=False,
+                    direction=way, bytes=size, how="backward", start=start, end=now(), pinned=False,
+                    non_blocking=False, blocking=way != "D2D", differentiable=False,
                 ),
                 marks,
             )  # fmt: skip
