@@ -102,18 +102,22 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     unsteady     brick, phase, mean_ns, cv, budget_us, efficiency (budget over the window's median, at most 1), reason
                  (cv_exceeded|efficiency_low|both), declared (whether that budget was), until: its time on the device
                  scatters or is over its budget
-    window       kernels, written (as spans), left_out, busy_ns, step_ns, names [[name, n, ns]], most_launched [[name,
-                 n, "", [[brick, n]]]], cost_ms                    a step that was seen through torch's profiler
+    window       kernels, written (as spans), left_out, busy_ns, step_ns, median_ns (of a kernel), names [[name, n,
+                 ns]], most_launched [[name, n, "", [[brick, n]]]], unwritten [[brick of the kernel, brick that launched
+                 it (0: any), phase, n, ns]] (sums of those without a span), cost_ms
+                                                                   a step that was seen through torch's profiler
     fallback     operation, reason, instead                        torch took the place of a kernel of ours
     launches     count, kernels [[name, n, file:line]]             Triton kernels of a step whose spans are written
     race         pair (a number), cause (missing-sync|host-buffer-reuse|stream-race), how (read-before-copy|
-                 write-during-copy|alias-dropped|alias-overwritten|alias-kept|freed|write-unseen|read-after-write|
-                 write-after-read|write-after-write),
+                 write-during-copy|alias-dropped|alias-overwritten|alias-kept|alias-unread|freed|write-unseen|
+                 read-after-write|write-after-read|write-after-write),
                  memory (pinned|device), first, second {site, stack [file:line in function], stream, op, writes}, bytes,
                  shape, itemsize, instead (nothing|not-done|event-too-early|other-stream: what was done instead of
                  waiting), instead_site, count. One memory, two uses, no order; again whenever the count has doubled
     sync_check   copies (between pinned memory and a device, that do not wait), launches, waits, streams, pairs,
-                 dropped, whole (False where the check had to give up): what was looked at so far
+                 dropped, whole (False where the check had to give up), hears_questions (False where torch.Event.query
+                 cannot be heard), replays (of graphs), kernels (Triton's), astray (those that were given memory of the
+                 host), doubtful (pairs that nothing orders, of which one is a kernel): what was looked at so far
     retained     graphs (of losses of earlier steps, alive), since, looked
     mode         model, training, mixed
     activation   block outputs that are not finite: brick, nan, inf, numel, dtype, phase, inputs_finite;

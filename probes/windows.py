@@ -4,7 +4,8 @@ Enters: steps on a CUDA device, few of them: the first as soon as it is not more
 then so many that all windows together cost a small part of it; at once when somebody asked for a step (``--deep-at``)
 or for level deep. Leaves: a kernel span for every kernel of the step, inside the block that launched it, a transfer
 span for every copy, and a ``window`` event: how many there were, what they took, how much of the step the device was
-busy. What brickprof itself launched meanwhile is left out.
+busy. Of a step that has more than can be written, copies, the longest kernels and every so many of the others have
+spans, and the event has the sums of the rest. What brickprof itself launched meanwhile is left out.
 
 Where the profiler would stay attached to the device, and beside graphs of it (see ``taps.kineto``), there are only
 those that somebody asked for.
@@ -17,6 +18,7 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import torch
@@ -27,6 +29,7 @@ from brickprof.capture.session import Session
 from brickprof.capture.surroundings import hands_off
 from brickprof.capture.taps.kineto import Ran, Window, in_use, restore, ways
 from brickprof.capture.trace import PHASE
+from brickprof.records import PHASES
 
 _EXPECTED_S = 0.15
 """What the first window is taken to cost: the profiler has to be loaded."""
@@ -41,10 +44,13 @@ _STEPS = 2
 _LETS_GO_WITHIN = 4
 """Steps behind a window in which the profiler lets go of the device."""
 _MOST_ROWS = 4096
+_MOST_SUMS = 1024
 _MOST_NAMES = 24
 _MOST_LAUNCHED, _MOST_PLACES = 3, 8
 _DIRECTIONS = {"HtoD": "H2D", "DtoH": "D2H", "DtoD": "D2D", "PtoP": "D2D"}
 Placed = tuple[int, int, int, int, int]  # start, end, id, phase, brick
+Sums = dict[tuple[int, int, int], list[int]]
+"""By kernel, by the brick that launched it, and by phase: how many, and their nanoseconds."""
 
 
 class WindowsProbe(Probe):
@@ -209,18 +215,22 @@ class WindowsProbe(Probe):
         looks = Looks(self._looks)
         inside = [each for each in ran if not looks.cover(each.launched_ns)]
         places = Places([(span[6], span[7], span[0], span[3], span[2]) for span in self._spans])
-        bricks: dict[str, tuple[int, str]] = {}
-        for each in inside[:_MOST_ROWS]:
-            parent, phase, _ = places.around(each.launched_ns, default=(whole[0], whole[3], whole[2]))
-            if each.name not in bricks:
-                bricks[each.name] = self._brick(each.name)
+        bricks = {name: self._brick(name) for name in dict.fromkeys(each.name for each in inside)}
+        written, unwritten = chosen(inside), Sums()
+        for at, each in enumerate(inside):
+            parent, phase, block = places.around(each.launched_ns, default=(whole[0], whole[3], whole[2]))
             # The phase of a step is the step's alone: what no block launched was launched by the script itself.
-            self._row(each, bricks[each.name], parent, PHASE["user"] if parent == whole[0] else phase)
-        self._summary(inside, places, whole[7] - whole[6], left_out=len(ran) - len(inside))
+            phase = PHASE["user"] if parent == whole[0] else phase
+            if at in written:
+                self._row(each, bricks[each.name], parent, phase)
+            else:
+                sums = unwritten.setdefault((bricks[each.name][0], block, phase), [0, 0])
+                sums[0], sums[1] = sums[0] + 1, sums[1] + each.device_ns
+        self._summary(inside, places, whole[7] - whole[6], left_out=len(ran) - len(inside), unwritten=unwritten)
 
     def _brick(self, name: str) -> tuple[int, str]:
         """Its number, and what is to be told of it."""
-        direction = next((short for text, short in _DIRECTIONS.items() if f"Memcpy {text}" in name), "")
+        direction = _direction(name)
         brick = Brick(Kind.TRANSFER, direction) if direction else Brick(Kind.KERNEL, name[:200])
         return self.session.journal.brick(brick), f',"how":{json.dumps(name[:80])}' if direction else ""
 
@@ -233,16 +243,19 @@ class WindowsProbe(Probe):
              ran.device_ns, ran.stream, told)
         )  # fmt: skip
 
-    def _summary(self, ran: list[Ran], places: Places, step_ns: int, left_out: int) -> None:
+    def _summary(self, ran: list[Ran], places: Places, step_ns: int, left_out: int, unwritten: Sums) -> None:
         counts, times = Counter(each.name for each in ran), Counter[str]()
         for each in ran:
             times[each.name] += each.device_ns
+        copies = {name for name in counts if _direction(name)}
+        kernels = [each.device_ns for each in ran if each.name not in copies]
         fields = {
             "kernels": len(ran),
-            "written": min(len(ran), _MOST_ROWS),
+            "written": len(ran) - sum(many for many, _ in unwritten.values()),
             "left_out": left_out,
             "busy_ns": busy(ran),
             "step_ns": step_ns,
+            "median_ns": int(median(kernels)) if kernels else 0,
             "names": [[name[:200], counts[name], total] for name, total in times.most_common(_MOST_NAMES)],
             "most_launched": [
                 [name[:200], count, "", places.of([each for each in ran if each.name == name])]
@@ -250,7 +263,38 @@ class WindowsProbe(Probe):
             ],
             "cost_ms": round((self._spent + time.monotonic() - self._closing) * 1e3, 1),
         }
+        if unwritten:
+            fields["unwritten"] = summed(unwritten)
         self.session.fact("window", fields, step=self._step, always=True)
+
+
+def _direction(name: str) -> str:
+    """Of a copy; nothing of what is none."""
+    return next((short for text, short in _DIRECTIONS.items() if f"Memcpy {text}" in name), "")
+
+
+def chosen(ran: list[Ran], most: int = _MOST_ROWS) -> set[int]:
+    """The places of those that become spans: where not all can, copies and the longest to one half, and of the others
+    every so many, so that no part of the step is without any."""
+    if len(ran) <= most:
+        return set(range(len(ran)))
+    copies = {name for name in {each.name for each in ran} if _direction(name)}
+    dearest = sorted(range(len(ran)), key=lambda at: (ran[at].name not in copies, -ran[at].device_ns))
+    first, others = dearest[: most // 2], sorted(dearest[most // 2 :])
+    rest = most - len(first)
+    return {*first, *(others[at * len(others) // rest] for at in range(rest))}
+
+
+def summed(sums: Sums) -> list[list[Any]]:
+    """The kernel, the brick that launched it, the phase, how many, nanoseconds. Where these are very many, the
+    smallest are summed by kernel alone, as those of brick 0."""
+    ordered = sorted(sums.items(), key=lambda item: -item[1][1])
+    small = Sums()
+    for (kernel, _, _), (many, ns) in ordered[_MOST_SUMS:]:
+        found = small.setdefault((kernel, 0, PHASE["user"]), [0, 0])
+        found[0], found[1] = found[0] + many, found[1] + ns
+    told = [*ordered[:_MOST_SUMS], *small.items()]
+    return [[kernel, brick, PHASES[phase], many, ns] for (kernel, brick, phase), (many, ns) in told]
 
 
 class Looks:
@@ -276,15 +320,24 @@ class Places:
     """Which span a moment of the host lies in, the innermost one."""
 
     def __init__(self, spans: list[Placed]) -> None:
-        self._spans = sorted(spans)
+        self._spans = sorted(spans, key=lambda span: (span[0], -span[1]))
         self._starts = [span[0] for span in self._spans]
+        self._outer: list[int] = []
+        """The place of the last before each that ends later; -1 where none does."""
+        for at, (_, end, *_) in enumerate(self._spans):
+            outer = at - 1
+            while outer >= 0 and self._spans[outer][1] <= end:
+                outer = self._outer[outer]
+            self._outer.append(outer)
 
     def around(self, moment: int, *, default: tuple[int, int, int]) -> tuple[int, int, int]:
         """Its id, its phase and its brick."""
-        for at in range(bisect_right(self._starts, moment) - 1, -1, -1):
+        at = bisect_right(self._starts, moment) - 1
+        while at >= 0:
             _, end, number, phase, brick = self._spans[at]
             if moment < end:
                 return number, phase, brick
+            at = self._outer[at]
         return default
 
     def of(self, ran: list[Ran]) -> list[list[int]]:

@@ -1,8 +1,8 @@
 """Where a step goes, as a picture of two lanes and a line of shares; and the kernels that took the device longest.
 
-Enters: the ``run`` part of a diagnosis (``lines``, ``kernel_lines``), spans (``kernels``), or rows of kernels
-(``covered``, ``left_out``). Leaves: facts and plain lines. The lanes are drawn in letters, so that no meaning hangs on
-a colour.
+Enters: the ``run`` part of a diagnosis (``lines``, ``kernel_lines``, ``without_span``), a run (``kernels``), or rows of
+kernels (``covered``, ``left_out``). Leaves: facts and plain lines. The lanes are drawn in letters, so that no meaning
+hangs on a colour.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from brickprof import kernel_names
-from brickprof.run.kernel_times import TRITON, kernel_times, of_frame
+from brickprof.run.kernel_times import TRITON, kernel_times, of_part
 from brickprof.run.step_budget import IDLE, legend
 from brickprof.run.step_budget import drawn as draw
 from brickprof.text import clean
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from brickprof.run import Run
 
-__all__ = ["covered", "draw", "kernel_lines", "kernels", "kernels_lacking", "left_out", "lines", "title"]
+__all__ = [
+    "covered", "draw", "kernel_lines", "kernels", "kernels_lacking", "left_out", "lines", "title", "without_span",
+]  # fmt: skip
 
 _TITLE = "Where a step goes"
 _MOST = 8
@@ -32,9 +34,10 @@ _TRY = f"Its first window comes after about {_FIRST_S} s of steps; --deep-at STE
 _TRY_LIGHT = "--level standard --deep-at STEP or --level deep opens one."
 
 
-def kernels(spans: pd.DataFrame) -> list[dict[str, Any]]:
+def kernels(run: Run) -> list[dict[str, Any]]:
     """The kernels whose time on the device is known, the dearest first."""
-    return kernel_times(of_frame(spans))
+    timed = [part for part in run.parts if part.rank >= 0 and part.spans[0].num_rows]
+    return kernel_times([of_part(part, qualified=run.qualified) for part in timed])
 
 
 def title(told: dict[str, Any]) -> str:
@@ -75,7 +78,7 @@ def kernel_lines(told: dict[str, Any]) -> list[str]:
     found = told.get("kernels") or ()
     rows = found[:_MOST]
     more = len(found) - len(rows) + (told.get("kernels_more") or 0)
-    heads = [line for line in (kernels_lacking(rows, told), covered(rows)) if line]
+    heads = [line for line in (kernels_lacking(rows, told), covered(rows), without_span(told)) if line]
     return [*heads, *map(_kernel_line, rows), *([left_out(rows, more)] if more else [])]
 
 
@@ -91,6 +94,17 @@ def left_out(rows: Sequence[dict[str, Any]], more: int) -> str:
     """What the kernels come to that have no row."""
     share = max(1.0 - sum(row["share"] for row in rows), 0.0)
     return f"and {more:,} more: {share:.1%}, {share * _us_a_step(rows):,.1f} us in a step"
+
+
+def without_span(told: dict[str, Any]) -> str:
+    """How many launches have no span, and whether the rows have them all the same."""
+    found = told.get("kernels_unwritten")
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), int) for name in ("count", "of")):
+        return ""
+    said = f"{found['count']:,} of {found['of']:,} kernels and copies in the profiler's windows have no span"
+    if found.get("counted") is True:
+        return f"{said} of their own: they are counted here, by their sums."
+    return f"{said}, the last of their steps, and are missing here: shares and times are of the others."
 
 
 def _us_a_step(rows: Sequence[dict[str, Any]]) -> float:

@@ -333,6 +333,94 @@ def test_a_brick_over_its_declared_budget_is_in_show_and_on_the_page_and_is_no_f
     assert found.findings == () and found.verdict == "PASS"
 
 
+def child(span: Span, brick: str, us: float) -> Span:
+    inner = Brick(Kind.BLOCK, f"attention.{brick}")
+    return replace(span, brick=inner, id=1000 + span.id + ord(brick[0]), parent=span.id, device_ns=int(1000 * us),
+                   attributes={})  # fmt: skip
+
+
+def test_a_brick_that_usually_takes_more_than_twice_its_declared_budget_is_a_finding():
+    spans = [device_time(2_500, step) for step in range(30)]
+    spans += [child(span, name, us) for span in spans[:30] for name, us in (("qkv", 400), ("scores", 1_900))]
+    found, _ = diagnosed(spans)
+    (finding,) = found.findings
+    assert (finding.contract, finding.severity, finding.brick) == ("C-BUDGET-001", "warning", "attention")
+    assert finding.root_cause == "undetermined" and finding.first_step == 0 and finding.detected_step == 11
+    assert finding.symptom == "attention takes 2,500 us on the device, 5 times what was declared for it"
+    _, far, most = finding.whys
+    assert "500 us were declared, and its usual time (the median) is 2,500 us on the device" in far.finding
+    assert "over its budget in 30 of 30 timed steps" in far.finding and far.evidence[0] == "span:1@0"
+    assert most.finding == "Of the bricks inside it attention.scores takes most: 1,900 us, 76% of it."
+    (result,) = [each for each in found.contracts if each.id == "C-BUDGET-001"]
+    assert result.verdict == Verdict.FAIL and found.verdict == Verdict.FAIL
+    assert "over budget: attention 2,500 us of 500" in words(found)
+
+
+def test_a_host_over_its_declared_budget_is_a_finding_that_says_so():
+    spans = [replace(device_time(25_000, step), device_ns=None) for step in range(30)]
+    (finding,) = diagnosed(spans)[0].findings
+    assert finding.symptom == "attention takes 2,500 us on the host, 5 times what was declared for it"
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [device_time(990, step) for step in range(40)],
+        [device_time(2_500, step) for step in range(11)],
+        [device_time(2_500 if step < 19 else 400, step) for step in range(40)],
+        [device_time(2_500, 1) for _ in range(40)],
+    ],
+    ids=["less than twice", "few steps", "in less than half of them", "one step"],
+)
+def test_a_brick_that_is_over_its_budget_by_little_or_seldom_is_no_finding(spans):
+    assert diagnosed(spans)[0].findings == ()
+
+
+def test_a_learned_budget_is_no_finding_however_far_over():
+    spans = [device_time(25_000, step) for step in range(40)]
+    for span in spans:
+        del span.attributes[DECLARED]
+    found, _ = diagnosed(spans)
+    assert found.findings == () and "over_budget" not in found.run
+
+
+@pytest.mark.parametrize(("on", "sampled"), [("host", False), ("device", True)])
+@pytest.mark.parametrize("inside", ["a block", "a block in a brick of the script's", ""])
+def test_what_brickprof_took_itself_is_not_held_against_a_brick_around_blocks(on, sampled, inside):
+    """1,200 us of 500, in steps in which brickprof was at work for 300."""
+    made = Made("attention", "head")
+    made.healthy(20)
+    for step in range(30):
+        span = device_time(12_000 if on == "host" else 1_200, step)
+        made.records.append(replace(span, device_ns=None) if on == "host" else span)
+        own = Span(Brick(Kind.BLOCK, "mine"), step, span.start_ns, span.end_ns, "user", 900 + step, span.id)
+        block = Span(Brick(Kind.BLOCK, "head", made.model), step, span.start_ns, span.end_ns, "forward", 800 + step)
+        made.records.append(own)
+        if inside:
+            made.records.append(replace(block, parent=span.id if inside == "a block" else own.id))
+        told = {"looking_ns": 300_000}
+        end = span.start_ns + 10**7
+        made.records.append(
+            Span(Brick(Kind.STEP, "step"), step, span.start_ns, end, "step", 500 + step, attributes=told)
+        )
+        if sampled:
+            made.event("sampled", step, level="standard", reason="cadence", tensors=1, roles=["activation"])
+    found = brickprof.diagnose(made.run())
+    assert len(found.findings) == (not inside) and found.run["over_budget"][0]["us"] == 1_200
+
+
+def test_of_layers_that_are_all_over_their_budgets_the_first_is_the_finding():
+    spans = [replace(device_time(2_500 + n, step, f"blocks.{n}.mlp"), id=100 * n + step + 1)
+             for step in range(20) for n in range(12)]  # fmt: skip
+    (finding,) = diagnosed(spans)[0].findings
+    assert finding.brick == "blocks.0.mlp" and "so do 11 more bricks, over theirs" in finding.symptom
+
+
+def test_the_backward_of_a_brick_has_a_budget_of_its_own():
+    (finding,) = diagnosed([device_time(2_500, step, phase="backward") for step in range(20)])[0].findings
+    assert finding.symptom.startswith("attention backward takes 2,500 us") and finding.brick == "attention"
+
+
 def test_a_budget_that_is_kept_or_was_learned_is_not_in_the_table():
     kept = [device_time(400 if step else 9000, step) for step in range(16)]
     learned = [device_time(812, step, "head") for step in range(16)]

@@ -45,6 +45,15 @@ def test_a_step_of_many_small_kernels_is_a_note_with_its_numbers():
     assert not [one for one in found.findings if one.severity in (Severity.ERROR, Severity.WARNING)]
 
 
+def test_the_median_of_a_window_is_of_all_its_kernels_and_not_of_those_with_a_span():
+    made = windows(small(), micros=(90, 95, 99))
+    for record in made.records:
+        if getattr(record, "kind", "") == "window":
+            record.fields["median_ns"] = 4_000
+    (violation,) = judge(made, launch_bound.LaunchBound).violations
+    assert "4 us in the median" in violation.whys[0].finding
+
+
 def test_kernels_that_were_not_timed_one_by_one_have_a_mean():
     (violation,) = judge(windows(small()), launch_bound.LaunchBound).violations
     assert "4.5 us in the median" in violation.whys[0].finding

@@ -14,7 +14,7 @@ from brickprof.contracts.terms import Terms
 from brickprof.contracts.verdicts import Severity, Verdict
 from brickprof.diagnosis import diagnose
 from brickprof.operators import launch
-from brickprof.records import Event, RunMeta, Span
+from brickprof.records import BUDGET, DECLARED, Event, RunMeta, Span
 from brickprof.rules import artifacts, bounds, device, growth_of_memory, host_reads, pace, resource
 from brickprof.rules.story import Story
 from brickprof.run import Run
@@ -167,6 +167,18 @@ def test_ordinary_blocks_are_no_storm(norm, linear):
     made = timed(norm, linear)
     made.records = [record for record in made.records if not (isinstance(record, Span) and record.id == 0)]
     assert judge(made, pace.Budget).violations == ()
+
+
+def test_a_loop_of_launches_explains_why_its_brick_is_over_its_budget():
+    made = timed(20.0, 1.0)
+    made.records = [record for record in made.records if not (isinstance(record, Span) and record.id == 0)]
+    for record in made.records:
+        if isinstance(record, Span) and record.brick.path == "norm":
+            record.attributes.update({BUDGET: 500.0, DECLARED: True})
+    assert [violation.what for violation in judge(made, pace.Budget).violations] == ["launch-storm", "over-budget"]
+    (finding,) = diagnose(made.run()).findings
+    assert (finding.root_cause, finding.brick) == ("launch-storm", "norm")
+    assert finding.symptom == "norm takes 20,000 us on the host, 40 times what was declared for it"
 
 
 # -- host reads

@@ -6,6 +6,7 @@ import html
 import io
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -15,13 +16,17 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import brickprof
 from brickprof.bricks import Brick, Kind
+from brickprof.contracts.terms import Terms
+from brickprof.contracts.verdicts import Verdict
 from brickprof.diagnosis import diagnose
+from brickprof.diagnosis.doctor import Doctor
 from brickprof.diagnosis.time_facts import time_facts
 from brickprof.records import RunMeta, Span
 from brickprof.reports import html as page
 from brickprof.reports import overview, timeline
 from brickprof.reports.page import tables
 from brickprof.run import Run
+from brickprof.run.kernel_times import Kernels, kernel_times
 from brickprof.run.step_budget import lanes, step_budget
 
 COLUMNS = ("rank", "step", "kind", "phase", "brick", "start_ns", "end_ns", "device_ns", "attributes")
@@ -130,11 +135,57 @@ def test_bricks_cover_a_plain_loop(tmp_path):
                 torch.nn.functional.cross_entropy(model(x), y).backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
-        shares = step_budget(brickprof.load(session.folder).spans)["host"]
+        run = brickprof.load(session.folder)
+        shares = step_budget(run.spans)["host"]
         assert shares["criterion"] > 0.01
+        (judged,) = [result for result in diagnose(run).contracts if result.id == "C-BUDGET-001"]
+        assert judged.observed == f"bricks cover {1 - shares['idle']:.1%} of the step"
+        assert (judged.verdict == Verdict.PASS) == (shares["idle"] <= 0.05)
         return shares["idle"]
 
     assert sorted(left(tmp_path / str(turn)) for turn in range(3))[1] <= 0.05
+
+
+def stepping(steps, *, idle, forward_only=0):
+    """Steps of 1 us: loader, forward, criterion, backward, gradients, update, and what nobody has. Behind them others
+    of which the forward alone was timed."""
+    made = Made()
+    made.healthy(steps + forward_only)
+    made.records = [record for record in made.records if not isinstance(record, Span)]
+    for step in range(steps + forward_only):
+        begin, last = 10_000 + 2_000 * step, 1_000 - idle
+        parts = [(Kind.LOADER, "loader", 0, 50), (Kind.BLOCK, "forward", 50, 300), (Kind.STEP, "backward", 400, 700),
+                 (Kind.OPTIMIZER, "optimizer", 800, last)]  # fmt: skip
+        parts = parts[:2] if step >= steps else parts
+        for number, (kind, phase, start, end) in enumerate([*parts, (Kind.STEP, "step", 0, 1_000)], 1):
+            name = "" if phase == "forward" else phase
+            span = Span(Brick(kind, name, made.model), step, begin + start, begin + end, phase, 10 * step + number)
+            made.records.append(span)
+    return made.run()
+
+
+def coverage(results):
+    (found,) = [result for result in results if result.id == "C-BUDGET-001"]
+    return found.verdict, found.observed
+
+
+@pytest.mark.parametrize(
+    ("steps", "idle", "forward_only", "verdict", "observed"),
+    [(8, 20, 0, "PASS", "bricks cover 98.0% of the step"),
+     (8, 60, 0, "NOT_EVALUATED", "bricks cover 94.0% of the step"), (2, 20, 0, "NOT_EVALUATED", ""),
+     (40, 20, 300, "PASS", "bricks cover 98.0% of the step"),
+     (0, 20, 40, "NOT_EVALUATED", "")],
+)  # fmt: skip
+def test_the_contract_judges_the_coverage_that_is_drawn(steps, idle, forward_only, verdict, observed):
+    """Criterion and gradients are covered, idle is not; of a run that is over as of one that goes on."""
+    run = stepping(steps, idle=idle, forward_only=forward_only)
+    found = diagnose(run)
+    assert coverage(found.contracts) == (verdict, observed)
+    assert not observed or observed == f"bricks cover {1 - found.run['step_budget']['host']['idle']:.1%} of the step"
+    doctor = Doctor(Terms())
+    for record in run.records():
+        doctor.feed(record)
+    assert coverage(doctor.diagnosis().contracts) == (verdict, observed)
 
 
 def test_what_looking_took_is_drawn_and_explained_where_it_occurs():
@@ -180,14 +231,14 @@ def test_strange_attributes_give_no_device_lane(told):
 
 def test_nothing_timed_is_nothing_told():
     empty = frame()
-    assert step_budget(empty) == {} and lanes(empty) == [] and timeline.kernels(empty) == []
+    assert step_budget(empty) == {} and lanes(empty) == [] and timeline.kernels(as_run([])) == []
     assert step_budget(frame(whole())) == {}
 
 
 def test_kernels_by_their_time_on_the_device():
-    rows = [(0, step, "kernel", "forward", name, 0, 0, ns, None) for step in (1, 2) for name, ns in
+    rows = [(0, step, "kernel", "forward", name, 0, 0, ns, "{}") for step in (1, 2) for name, ns in
             (("gemm", 300_000), ("gemm", 100_000), ("add", 100_000))]  # fmt: skip
-    first, second = timeline.kernels(frame(*rows))
+    first, second = timeline.kernels(as_run(rows))
     assert (first["kernel"], first["share"], first["mean_us"], first["a_step"]) == ("gemm", 0.8, 200.0, 2.0)
     assert second["a_step"] == 1.0
     shown = timeline.kernel_lines({"kernels": [{**first, "kernel": "evil\x1b[31m"}]})
@@ -238,7 +289,7 @@ def as_run(rows, *more):
 
 
 @pytest.mark.parametrize(
-    "table", [lambda rows: timeline.kernels(frame(*rows)), lambda rows: time_facts(as_run(rows))["kernels"]]
+    "table", [lambda rows: timeline.kernels(as_run(rows)), lambda rows: time_facts(as_run(rows))["kernels"]]
 )
 class TestKernelsOfTwoSources:
     def test_the_profilers_steps_alone_are_counted_and_the_hooks_line_stays(self, table):
@@ -261,7 +312,7 @@ class TestKernelsOfTwoSources:
 
 @pytest.mark.parametrize("told", ["{", "[]", "{}", '{"site":3}', '{"site":"\\"source\\": \\"profiler\\""}'])
 def test_strange_attributes_of_a_kernel_are_no_profilers(told):
-    (row,) = timeline.kernels(frame(kernel(0, "k", 1000, told)))
+    (row,) = kernel_times([Kernels(*map(np.array, ([0], [1], [1000])), [told], {1: "k"})])
     assert row["source"] == "triton" and isinstance(row["site"], str)
 
 
@@ -270,6 +321,80 @@ def test_a_launch_that_was_heard_and_seen_is_one_call_of_its_brick():
     run = as_run(looked_at_twice(), step)
     calls = {brick["brick"]: brick["calls"] for brick in time_facts(run)["bricks"]}
     assert calls == {"_mine": 10, "gemm": 1}
+
+
+# -- a step with more kernels than spans
+
+
+def crowded(*, summed, step=5):
+    """Of 9 kernels of a step, by two blocks, 3 have a span; 2 copies, of which one has."""
+    made = Made("body", "head")
+    made.event("brick", 0, id=11, brick_kind="kernel", path="gemm", model="")
+    made.event("brick", 0, id=12, brick_kind="kernel", path="add", model="")
+    made.event("brick", 0, id=13, brick_kind="transfer", path="H2D", model="")
+    rest = [[11, 1, "forward", 2, 400_000], [12, 2, "backward", 4, 200_000], [13, 0, "user", 1, 9_000_000]]
+    sums = {"unwritten": rest} if summed else {}
+    made.event("window", step, kernels=11, written=4, busy_ns=2_500_000, step_ns=3_000_000, **sums)
+    told = json.loads(PROFILED)
+    for number, (kind, name, parent, ns) in enumerate(
+        [("kernel", "gemm", 40, 900_000), ("kernel", "gemm", 40, 300_000), ("kernel", "add", 41, 200_000),
+         ("transfer", "H2D", 40, 5_000)], 20,
+    ):  # fmt: skip
+        brick = Brick(Kind(kind), name)
+        made.records.append(Span(brick, step, 5, 5, "forward", number, parent, ns, attributes=told))
+    made.records.append(Span(Brick(Kind.STEP, "step"), step, 0, 10, "step", 39, 0, 3_000_000))
+    blocks = [("body", "forward", 40, 1_700_000), ("head", "backward", 41, 450_000)]
+    for name, phase, number, ns in blocks:
+        made.records.append(Span(Brick(Kind.BLOCK, name, "Net"), step, 1, 9, phase, number, 0, ns))
+    return made.run()
+
+
+def test_kernels_without_a_span_are_counted_by_their_sums():
+    run = crowded(summed=True)
+    told = time_facts(run)
+    gemm, add = told["kernels"]
+    assert (gemm["kernel"], gemm["share"], gemm["mean_us"], gemm["a_step"]) == ("gemm", 0.8, 400.0, 4.0)
+    assert (add["kernel"], add["share"], add["mean_us"], add["a_step"]) == ("add", 0.2, 80.0, 5.0)
+    assert timeline.kernels(run) == told["kernels"] and {row["steps"] for row in told["kernels"]} == {1}
+    _, *heads = timeline.kernel_lines(told)[:2]
+    said = "7 of 11 kernels and copies in the profiler's windows have no span of their own: they are counted here, "
+    assert timeline.kernel_lines(told)[0] == "Of 1 step: 2.000 ms of kernels in a step."
+    assert heads == [f"{said}by their sums."]
+    body = html.unescape(tables.kernels(run, diagnose(run)))
+    assert said in body and "80.0%" in body
+
+
+def test_kernels_without_a_span_are_calls_of_theirs_and_no_time_of_the_block_around_them():
+    bricks = {(row["brick"], row["phase"]): row for row in time_facts(crowded(summed=True))["bricks"]}
+    assert (bricks["gemm", "forward"]["calls"], bricks["gemm", "forward"]["ms_a_step"]) == (4, 1.6)
+    assert (bricks["add", "backward"]["calls"], bricks["add", "backward"]["ms_a_step"]) == (4, 0.2)
+    assert bricks["H2D", "user"]["ms_a_step"] == 9.0
+    # 1.7 ms less 1.205 in spans less 0.4 without; 0.45 less 0.2 and 0.2
+    assert (bricks["body", "forward"]["ms_a_step"], bricks["head", "backward"]["ms_a_step"]) == (0.095, 0.05)
+
+
+def test_the_page_places_a_kernel_by_those_without_a_span_too():
+    made = crowded(summed=True)
+    body = html.unescape(tables.kernels(made, diagnose(made)))
+    assert "<code>body</code>" in body and "<code>head</code>" in body
+
+
+def test_a_run_whose_windows_have_no_sums_says_what_its_table_lacks():
+    told = time_facts(crowded(summed=False))
+    assert told["kernels_unwritten"] == {"count": 7, "of": 11, "counted": False}
+    assert "are missing here: shares and times are of the others." in timeline.kernel_lines(told)[1]
+    assert [row["a_step"] for row in told["kernels"]] == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("foreign", [None, 3, "x", [None, 3], [[]], [[1, 1, "forward", "x", 1]], [[1, 1, 3, -1, 2]]])
+def test_sums_from_elsewhere_do_no_harm(foreign):
+    made = Made()
+    made.event("window", 2, kernels=9, written=foreign, unwritten=foreign)
+    made.event("window", 3, kernels=9, written=4, unwritten=foreign)
+    run = Run.from_records([*made.records, *as_run([kernel(2, "gemm", 1000, PROFILED)]).records()])
+    told = time_facts(run)
+    assert [row["a_step"] for row in told["kernels"]] == [1.0] and told["kernels_unwritten"]["of"] >= 9
+    timeline.kernel_lines({**told, "kernels_unwritten": foreign})
 
 
 # -- what a short run on a GPU does not have

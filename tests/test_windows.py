@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -110,6 +112,85 @@ def test_what_brickprof_launched_is_left_out():
     probe._write([Ran("k", at, at + 50, 5, 7, 0) for at in (99, 100, 148, 199, 200, 450, 600)], whole)
     assert [row[6] for row in rows] == [99, 200, 600]
     assert (facts[0]["kernels"], facts[0]["left_out"], facts[0]["busy_ns"]) == (3, 4, 15)
+
+
+def written(ran, spans=(), lasted=20_000):
+    """The rows of spans and the window event of a step in which this ran; bricks by their number."""
+    rows, facts, bricks = [], [], []
+
+    def number(brick):
+        if brick not in bricks:
+            bricks.append(brick)
+        return 100 + bricks.index(brick)
+
+    session = SimpleNamespace(
+        journal=SimpleNamespace(span=rows.append, brick=number),
+        trace=SimpleNamespace(new_id=lambda: 50, kept=None),
+        fact=lambda kind, fields, **_: facts.append(fields),
+    )
+    probe = windows.WindowsProbe(session)
+    whole = (1, 0, 1, PHASE["step"], 12, 0, 0, lasted, None, None, None)
+    probe._spans = [*spans, whole]
+    probe._write(ran, whole)
+    return rows, facts[0], {100 + place: brick.path for place, brick in enumerate(bricks)}
+
+
+def test_a_step_with_more_kernels_than_spans_has_the_sums_of_the_others():
+    """Of 10,002, those of the backward come last, and take nearly all of the time."""
+    spans = [(2, 1, 7, PHASE["forward"], 12, 0, 0, 9_000, None, None, None),
+             (3, 1, 8, PHASE["backward"], 12, 0, 9_000, 19_000, None, None, None)]  # fmt: skip
+    ran = [Ran("fwd", at, at, 1_000, 7, 0) for at in range(4_000)]
+    ran += [Ran("bwd", 10_000 + at, 10_000 + at, 10_000, 7, 0) for at in range(6_000)]
+    ran += [Ran("Memcpy DtoH (Device -> Pinned)", 19_500 + at, 19_500 + at, 1, 7, 64) for at in range(2)]
+    rows, told, bricks = written(ran, spans)
+    count, ns = {}, {}
+    for kernel, many, spent in [(row[2], 1, row[8]) for row in rows] + [
+        (kernel, many, spent) for kernel, _, _, many, spent in told["unwritten"]
+    ]:
+        name = bricks[kernel]
+        count[name], ns[name] = count.get(name, 0) + many, ns.get(name, 0) + spent
+    assert count == {"fwd": 4_000, "bwd": 6_000, "D2H": 2}
+    assert ns == {"fwd": 4_000_000, "bwd": 60_000_000, "D2H": 2}
+    assert (told["kernels"], told["written"], len(rows)) == (10_002, 4096, 4096)
+    launched = {(bricks[kernel], brick, phase) for kernel, brick, phase, _, _ in told["unwritten"]}
+    assert launched == {("fwd", 7, "forward"), ("bwd", 8, "backward")}
+    assert told["median_ns"] == 10_000
+    # in order, every copy among them, and of equal ones some from everywhere
+    moments = [row[6] for row in rows]
+    assert moments == sorted(moments) and moments[-2:] == [19_500, 19_501]
+    assert max(after - before for before, after in pairwise(moments) if after < 4_000) < 10
+    assert max(moments[:-2]) > 15_990
+
+
+def test_a_step_whose_kernels_all_have_spans_has_no_sums():
+    rows, told, _ = written([Ran("k", at, at, 5, 7, 0) for at in range(4096)])
+    assert "unwritten" not in told and len(rows) == told["written"] == 4096
+
+
+def test_the_longest_kernels_always_have_a_span():
+    ran = [Ran("k", at, at, 100_000 if at % 10 == 0 else 5, 7, 0) for at in range(9_000)]
+    rows, _, _ = written(ran)
+    assert sum(row[8] == 100_000 for row in rows) == 900
+
+
+def test_sums_of_very_many_blocks_stay_few_and_lose_nothing():
+    sums = {(1, block, PHASE["forward"]): [1, block] for block in range(1, 3_001)}
+    told = windows.summed(sums)
+    assert len(told) == 1_025 and told[-1][:3] == [1, 0, "user"]
+    assert (sum(row[3] for row in told), sum(row[4] for row in told)) == (3_000, sum(range(3_001)))
+
+
+def test_a_moment_is_found_among_very_many_spans_too():
+    """The innermost of those that have it, which may overlap; as if each was asked."""
+    draw = random.Random(0)
+    spans = [(at * 16, at * 16 + draw.randrange(1, 400), at, 5, at) for at in range(300)]
+    spans += [(at * 16, at * 16 + 2_000, 300 + at, 5, at) for at in range(0, 300, 7)]
+    draw.shuffle(spans)
+    places = windows.Places(spans)
+    for moment in range(0, 5_400, 7):
+        found = [span for span in spans if span[0] <= moment < span[1]]
+        inner = max(found, key=lambda span: (span[0], -span[1]), default=(0, 0, -1))
+        assert places.around(moment, default=(-1, 0, 0))[0] == inner[2]
 
 
 @pytest.fixture(autouse=True)

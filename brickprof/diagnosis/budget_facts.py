@@ -8,10 +8,10 @@ are no promise of anybody's: half of all times are above a median.
 from __future__ import annotations
 
 import json
-from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from brickprof.records import BUDGET, DECLARED, PHASES
+from brickprof.rules.budgeted import Took, fare
 from brickprof.rules.names import number, whole
 
 if TYPE_CHECKING:
@@ -23,15 +23,8 @@ _MOST = 16
 Key = tuple[str, str]  # brick, phase
 
 
-class _Time(NamedTuple):
-    step: tuple[int, int]
-    budget_us: float
-    host_us: float
-    device_us: float | None
-
-
 def budget_facts(run: Run, story: Story) -> dict[str, Any]:
-    times: dict[Key, list[_Time]] = {}
+    times: dict[Key, list[Took]] = {}
     for part in run.parts:
         if part.rank >= 0:
             _gather(part, times, qualified=run.qualified)
@@ -41,7 +34,7 @@ def budget_facts(run: Run, story: Story) -> dict[str, Any]:
     return {name: told for name, told in (("over_budget", over), ("unsteady", unsteady[:_MOST])) if told}
 
 
-def _gather(part: Part, times: dict[Key, list[_Time]], *, qualified: bool) -> None:
+def _gather(part: Part, times: dict[Key, list[Took]], *, qualified: bool) -> None:
     """The times of spans with a declared budget, of which most runs have none."""
     table = part.spans[0]
     if not table.num_rows:
@@ -55,7 +48,7 @@ def _gather(part: Part, times: dict[Key, list[_Time]], *, qualified: bool) -> No
             continue
         key = part.names.brick(brick).name(qualified=qualified), PHASES[phase]
         took = None if device is None or device < 0 else device / 1e3
-        times.setdefault(key, []).append(_Time((part.rank, step), budget, (end - start) / 1e3, took))
+        times.setdefault(key, []).append(Took((part.rank, step), budget, (end - start) / 1e3, took))
 
 
 def _budget(told: str) -> float | None:
@@ -66,18 +59,14 @@ def _budget(told: str) -> float | None:
     return budget if budget is not None and budget > 0 else None
 
 
-def _over(key: Key, found: list[_Time]) -> dict[str, Any] | None:
+def _over(key: Key, found: list[Took]) -> dict[str, Any] | None:
     """How a brick fares whose usual time is above its budget: on the device where that is known, else on the host."""
-    on_device = [(time, time.device_us) for time in found if time.device_us is not None]
-    taken = on_device or [(time, time.host_us) for time in found]
-    budget, usual = taken[-1][0].budget_us, median(us for _, us in taken)
-    if usual <= budget:
+    taken = fare(found)
+    if taken.us <= taken.budget_us:
         return None
     return {
-        "brick": key[0], "phase": key[1], "on": "device" if on_device else "host", "us": round(usual, 3),
-        "budget_us": budget, "efficiency": round(budget / usual, 4),
-        "over": len({time.step for time, us in taken if us > time.budget_us}),
-        "steps": len({time.step for time, _ in taken}),
+        "brick": key[0], "phase": key[1], "on": taken.on, "us": round(taken.us, 3), "budget_us": taken.budget_us,
+        "efficiency": round(taken.budget_us / taken.us, 4), "over": taken.over, "steps": taken.steps,
     }  # fmt: skip
 
 

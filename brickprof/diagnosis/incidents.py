@@ -28,6 +28,7 @@ _RUNNING_AWAY = frozenset({"update-size"})
 _RUNS_AWAY = frozenset({"spike", "diverged", "exploding"})
 _ONLY_SLOW = frozenset({
     "loader-bound", "launch-storm", "straggler", "extra-transfers", "host-sync-in-loop", "low-utilisation", "throttled",
+    "over-budget",
 })  # fmt: skip
 _SHORTLY = 16
 _DAMAGE = frozenset({"nonfinite", "diverged"})

@@ -2,8 +2,8 @@
 
 Enters: a run. Leaves: ``bricks`` (those that cost most, each with the time that is its own and no brick's inside it),
 ``step_budget`` and ``lanes`` (where a step goes), ``kernels`` (by their time on the device), ``kernels_more`` (how many
-have no row there), ``unprofiled`` (where a run on a CUDA device lacks most of those) and ``looking`` (what each probe
-cost); nothing where nothing was timed.
+have no row there), ``kernels_unwritten`` (how many launches have no span), ``unprofiled`` (where a run on a CUDA device
+lacks most of those) and ``looking`` (what each probe cost); nothing where nothing was timed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from brickprof.records import PHASES
 from brickprof.run.columns import whole
-from brickprof.run.kernel_times import PROFILER, kernel_times, of_part, once, unprofiled
+from brickprof.run.kernel_times import PROFILER, kernel_times, of_part, once, unprofiled, unwritten, without_span
 from brickprof.run.step_budget import drawn, lanes, latest, step_budget
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def time_facts(run: Run | None) -> dict[str, Any]:
         found["step_budget"] = step_budget(recent)
         found["lanes"] = [{"name": lane.name, "ms": lane.length / 1e6, "drawn": drawn(lane)} for lane in lanes(recent)]
         found["kernels"], found["kernels_more"] = _kernels(timed, qualified=run.qualified)
+        found["kernels_unwritten"] = without_span(timed)
     if run is not None and not any(row["source"] == PROFILER for row in found.get("kernels") or ()):
         found["unprofiled"] = unprofiled(part for part in run.parts if part.rank >= 0)
     return {name: told for name, told in found.items() if told}
@@ -85,7 +86,21 @@ def _costs(timed: list[Part], *, qualified: bool) -> tuple[dict[tuple[str, str, 
             cost.timed_on_device += len(on_device)
             cost.calls += len(rows)
             cost.steps |= {(part.rank, step) for step in np.unique(steps[rows]).tolist()}
+        _count_unwritten(costs, part, qualified=qualified)
     return costs, {name: float(np.median(np.concatenate(each))) for name, each in usual.items() if any(map(len, each))}
+
+
+def _count_unwritten(costs: dict[tuple[str, str, str], _Cost], part: Part, *, qualified: bool) -> None:
+    """Launches without a span are calls of their kernel too, and no time of the block that they were made in."""
+    for each in unwritten(part, qualified=qualified):
+        cost = costs[each.name, each.kind.value, each.phase]
+        cost.device += each.device_ns
+        cost.timed_on_device += each.times
+        cost.calls += each.times
+        cost.steps.add((part.rank, each.step))
+        block = each.block and costs.get((each.block.name(qualified=qualified), each.block.kind.value, each.phase))
+        if block:
+            block.device = max(block.device - each.device_ns, 0.0)
 
 
 def _own(ids: Any, parents: Any, starts: Any, ends: Any, device: Any) -> tuple[Any, Any]:

@@ -1,13 +1,16 @@
 """Slow steps: time that is spent waiting, on data, on another rank, or on many small launches.
 
-Enters: the times of batches, losses and updates; spans of the steps that were timed. Leaves: C-BUDGET-001. Machines are
-noisy, so one slow step is nothing: a share of the time has to be lost in nearly every step that was looked at.
+Enters: the times of batches, losses and updates; spans of the steps that were timed. Leaves: C-BUDGET-001; of bricks
+over a declared budget, ``budgeted`` says which. Machines are noisy, so one slow step is nothing: a share of the time
+has to be lost in nearly every step that was looked at. What covers a step is what the step budget of the reports gives
+a name: all but what is idle on the host.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,17 +19,20 @@ from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.records import Event, Record, Span
 from brickprof.rules import outcomes, traffic, wording
+from brickprof.rules.budgeted import Budgeted
 from brickprof.rules.like_layers import alike
 from brickprof.rules.names import whole
 from brickprof.rules.replicas import replicas
 from brickprof.rules.story import Story
 from brickprof.rules.tempo import Pace, Waits, paces, waits
+from brickprof.run.step_budget import IDLE, Latest, latest, step_budget
 
 _KEPT = 512
 Times = deque[tuple[int, int, int]]
 """Of one block: step, nanoseconds, and the span that says so."""
 _QUESTION = "What makes the steps slow?"
-_WHOLE = ("backward", "optimizer", "loader")
+_LEAST = 3
+"""Steps whose parts say where a step goes."""
 
 
 class Budget:
@@ -35,26 +41,18 @@ class Budget:
 
     def __init__(self) -> None:
         self._bricks: dict[tuple[int, Brick], Times] = {}
-        self._parts: dict[tuple[int, int], int] = {}
-        self._steps: dict[tuple[int, int], int] = {}
-        self._backwards: set[tuple[int, int]] = set()
-        """Steps of which more was timed than their forward: in some it is that alone."""
+        self._latest = Latest()
+        self._declared = Budgeted()
 
     def feed(self, record: Record) -> None:
         if not isinstance(record, Span):
             return
-        at, kind = (record.rank, record.step), record.brick.kind
-        if record.phase == "step":
-            self._steps[at] = record.host_ns
-        elif record.phase == "forward" and kind is Kind.BLOCK:
+        self._latest.add(record)
+        self._declared.feed(record)
+        if record.phase == "forward" and record.brick.kind is Kind.BLOCK:
             self._bricks.setdefault((record.rank, record.brick), deque(maxlen=_KEPT)).append(
                 (record.step, record.host_ns, record.id)
             )
-        if record.phase == "backward":
-            self._backwards.add(at)
-        # The whole of a phase, not the blocks inside it.
-        if (record.phase in _WHOLE and kind is not Kind.BLOCK) or (record.phase == "forward" and not record.brick.path):
-            self._parts[at] = self._parts.get(at, 0) + record.host_ns
 
     def judge(self, story: Story, contract: Contract) -> ContractResult:
         if not story.trained:
@@ -63,25 +61,29 @@ class Budget:
         wrong = [violation for violation in found if violation is not None][:1]
         for other in (_straggler(story, contract), self._launches(story, contract) or self._loops(story, contract)):
             wrong += [other] if other is not None else []
-        covered = self._covered()
+        if (over := self._declared.worst(story, contract)) is not None:
+            # Whatever else makes the same brick slow is the reason.
+            wrong = [replace(each, explains=each.explains | {over.what}) if each.brick == over.brick else each
+                     for each in wrong] + [over]  # fmt: skip
         threshold = f"bricks cover {contract.threshold('covered'):.0%} of the step"
         if wrong:
             return outcomes.broken(contract, wrong, threshold)
+        covered = self._covered(story)
         if covered is None:
-            return outcomes.unjudged(contract, "no step was timed with its forward, backward and update")
-        told = f"bricks cover {covered:.0%} of the step"
+            return outcomes.unjudged(contract, "too few steps were timed with their forward, backward and update")
+        told = f"bricks cover {covered:.1%} of the step"
         if covered >= contract.threshold("covered"):
             return outcomes.held(contract, told, threshold)
         why = "the rest is the script's own code between them; brickprof.brick(name) times a part of it"
         return outcomes.unjudged(contract, f"{told}; {why}", told)
 
-    def _covered(self) -> float | None:
-        shares = [
-            self._parts[at] / lasted
-            for at, lasted in self._steps.items()
-            if lasted and at in self._parts and at in self._backwards
-        ]
-        return min(1.0, float(np.median(shares))) if len(shares) >= 3 else None
+    def _covered(self, story: Story) -> float | None:
+        """Of the steps that the reports draw, which the whole run has where it is over."""
+        timed = [part for part in (story.run.parts if story.run is not None else ()) if part.rank >= 0]
+        part = next((part for part in timed if part.spans[0].num_rows), None)
+        budget = step_budget(latest(part) if part is not None else self._latest.spans())
+        host = budget.get("host", {})
+        return 1.0 - host[IDLE] if budget.get("steps", 0) >= _LEAST and host.get("backward") else None
 
     def _loading(self, story: Story, rank: int, contract: Contract) -> Violation | None:
         for each in waits(story, rank):

@@ -15,11 +15,13 @@ the time to do it.
 from __future__ import annotations
 
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from brickprof.bricks import Kind
 from brickprof.records import PHASES, Span
 
 if TYPE_CHECKING:
@@ -81,6 +83,34 @@ def latest(part: Part) -> list[Span]:
     more = np.intersect1d(timed, steps[phases == PHASES.index("backward")])
     timed = (more if len(more) else timed)[-_LATEST:]
     return list(part.as_spans(columns.rows(table, np.isin(steps, timed))))
+
+
+class Latest:
+    """The same of spans as they come: those of the lowest rank."""
+
+    def __init__(self) -> None:
+        self._rank = sys.maxsize
+        self._steps: dict[int, list[Span]] = {}
+
+    def add(self, span: Span) -> None:
+        """Kernels take the device's time alone."""
+        if span.rank > self._rank or span.rank < 0 or span.brick.kind is Kind.KERNEL:
+            return
+        if span.rank < self._rank:
+            self._rank, self._steps = span.rank, {}
+        self._steps.setdefault(span.step, []).append(span)
+        if len(self._steps) > 3 * _LATEST:
+            self._forget()
+
+    def spans(self) -> list[Span]:
+        return [span for spans in self._steps.values() for span in spans]
+
+    def _forget(self) -> None:
+        """All but the newest steps, which may not be whole yet, and the newest of those that tell most."""
+        steps = sorted(self._steps)
+        telling = [step for step in steps if any(span.phase == "backward" for span in self._steps[step])]
+        kept = {*steps[-_LATEST:], *telling[-_LATEST:]}
+        self._steps = {step: spans for step, spans in self._steps.items() if step in kept}
 
 
 def step_budget(spans: pd.DataFrame | Iterable[Span]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from brickprof.reports import timeline
 from brickprof.reports import transfers as of_lines
 from brickprof.reports.page.parts import told
 from brickprof.reports.page.sections import section
+from brickprof.run.kernel_times import unwritten
 from brickprof.text import clean
 
 if TYPE_CHECKING:
@@ -144,12 +145,13 @@ def _cut(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[
 
 def kernels(run: Run | None, diagnosis: Diagnosis) -> str:
     """The kernels by their time on the device: how often, how long, in which block, and from which line."""
-    found = timeline.kernels(run.spans) if run is not None and _timed(run) else []
+    found = timeline.kernels(run) if run is not None and _timed(run) else []
     lacking = timeline.kernels_lacking(found, diagnosis.run)
     if run is None or not (found or lacking):
         return ""
     rows = found[:_MOST_KERNELS]
-    body = _notes(lacking, timeline.covered(rows)) + (_kernel_table(run, rows) if rows else "")
+    heads = _notes(lacking, timeline.covered(rows), timeline.without_span(diagnosis.run))
+    body = heads + (_kernel_table(run, rows) if rows else "")
     body += _notes(timeline.left_out(rows, len(found) - len(rows)) if len(found) > len(rows) else "")
     return section("kernels", "Kernels by their time on the device", body)
 
@@ -188,6 +190,10 @@ def _launchers(run: Run) -> dict[str, str]:
         block = names.get((rank, parent), "")
         sums = spent.setdefault(kernel, {})
         sums[block] = sums.get(block, 0) + int(ns)
+    for each in (one for part in run.parts for one in unwritten(part, qualified=run.qualified)):
+        block = each.block.name(qualified=run.qualified) if each.block is not None else ""
+        sums = spent.setdefault(each.name, {})
+        sums[block] = sums.get(block, 0) + each.device_ns
     return {kernel: max(sums, key=lambda block: sums[block]) for kernel, sums in spent.items()}
 
 
