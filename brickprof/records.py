@@ -118,6 +118,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  dropped, whole (False where the check had to give up), hears_questions (False where torch.Event.query
                  cannot be heard), replays (of graphs), kernels (Triton's), astray (those that were given memory of the
                  host), doubtful (pairs that nothing orders, of which one is a kernel): what was looked at so far
+    arguments    kernel, site, brick, arguments [{name, shape, strides}], sizes {name: n}, constants {name: n}, bounds
+                 {stride: [size]} (by its source): what a launch of a Triton kernel was told, once for all like it
     retained     graphs (of losses of earlier steps, alive), since, looked
     mode         model, training, mixed
     activation   block outputs that are not finite: brick, nan, inf, numel, dtype, phase, inputs_finite;

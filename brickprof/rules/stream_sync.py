@@ -24,7 +24,7 @@ from brickprof.rules.story import Story
 NO_GPU = "no GPU: a CPU has no streams; --sync-check records them on a GPU"
 _THRESHOLD = "no range is used before whoever was at it is done"
 _ORDER = ("missing-sync", "host-buffer-reuse", "stream-race")
-_SUSPICIONS = frozenset({"alias-kept", "alias-unread"})
+_SUSPICIONS = ("alias-kept", "alias-unread")
 _UNHEARD = (
     "this Python does not let torch.Event.query and torch.Stream.query be heard: whoever asks until the answer is yes "
     "looks like one that never waited"
