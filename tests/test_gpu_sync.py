@@ -23,6 +23,8 @@ from brickprof.capture.pending.watch import Watch
 from brickprof.reference import zoo
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
 
 N = 1 << 20
 LONG = 100_000_000
@@ -46,6 +48,12 @@ def healthy(scenario: Scenario) -> Scenario:
 
 def busy() -> None:
     torch.cuda._sleep(LONG)
+
+
+@triton.jit
+def doubled(x, out, SIZE: tl.constexpr):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(out + at, tl.load(x + at) * 2)
 
 
 def device(value: float = 1.0) -> torch.Tensor:
@@ -142,6 +150,26 @@ def only_a_stream_waits():
     host.sum()  # second
 
 
+@bug("missing-sync")
+def an_event_of_any_device_said_no():
+    x, host, event = device(), pinned(), torch.Event("cuda")
+    busy()
+    host.copy_(x, non_blocking=True)  # first
+    event.record()
+    assert not event.query()
+    host.sum()  # second
+
+
+@bug("missing-sync")
+def a_mask_is_looked_at_on_another_stream():
+    x, other, host, side = device(), device(), pinned(), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        busy()
+        host.copy_(x, non_blocking=True)  # first
+    other[other > 0]
+    host.sum()  # second
+
+
 # -- bugs: the host writes too early
 
 
@@ -173,6 +201,15 @@ def refilled_through_a_numpy_view():
 
 
 # -- bugs: two streams
+
+
+@bug("stream-race")
+def a_kernel_reads_what_another_stream_fills():
+    x, out, side = device(), device(), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        busy()
+        x.fill_(2.0)  # first
+    doubled[(N // 1024,)](x, out, SIZE=1024)  # second
 
 
 @bug("stream-race")
@@ -260,6 +297,56 @@ def an_event_after_the_copy():
     event.record()
     event.synchronize()
     assert host.sum() == N
+
+
+@healthy
+def an_event_of_any_device_that_is_asked_until_it_says_yes():
+    x, host, event = device(), pinned(), torch.Event("cuda")
+    busy()
+    host.copy_(x, non_blocking=True)
+    event.record()
+    while not event.query():
+        time.sleep(0.001)
+    host.sum()
+
+
+@healthy
+def a_mask_makes_the_host_wait():
+    x, host = device(), pinned()
+    busy()
+    host.copy_(x, non_blocking=True)
+    x[x > 0]
+    host.sum()
+
+
+@healthy
+def an_array_is_asked_for_its_size():
+    x, host = device(), pinned()
+    busy()
+    host.copy_(x, non_blocking=True)
+    assert host.numpy().nbytes == 4 * N
+    torch.cuda.synchronize()
+    host.sum()
+
+
+@healthy
+def kernels_behind_the_other_stream():
+    x, out, side = device(), device(), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        busy()
+        x.fill_(2.0)
+    torch.cuda.current_stream().wait_stream(side)
+    doubled[(N // 1024,)](x, out, SIZE=1024)
+    float(out[0])
+
+
+@healthy
+def kernels_that_read_beside_each_other():
+    x, out, other, side = device(), device(), device(), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        doubled[(N // 1024,)](x, other, SIZE=1024)
+    doubled[(N // 1024,)](x, out, SIZE=1024)
+    torch.cuda.synchronize()
 
 
 @healthy
@@ -490,7 +577,7 @@ def marked(scenario: Scenario, mark: str) -> str:
 
 def test_there_are_enough_scenarios():
     assert len(BUGS) + len(HEALTHY) >= 20  # what was asked for
-    assert len(BUGS) >= 18 and len(HEALTHY) >= 21  # what there is
+    assert len(BUGS) >= 21 and len(HEALTHY) >= 26  # what there is
 
 
 @pytest.mark.parametrize(("cause", "scenario"), BUGS, ids=lambda each: getattr(each, "__name__", each))
@@ -544,6 +631,14 @@ def test_the_faults_of_the_zoo_are_diagnosed(fault, tmp_path):
     assert contract["verdict"] == "FAIL"
 
 
+def test_the_experiment_tells_a_missing_wait_without_the_check(tmp_path):
+    fault = str(zoo.faults()["alb-065"].path)
+    done = command("experiment", "launch-blocking", "--json", "-o", str(tmp_path), fault)
+    assert done.returncode == 1, done.stderr[-4000:]
+    told = json.loads(done.stdout)
+    assert told["outcome"] == "differ" and "none was used" not in told["text"], told["text"]
+
+
 def test_a_healthy_script_passes_only_because_something_was_looked_at(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
@@ -566,12 +661,17 @@ def test_a_healthy_script_passes_only_because_something_was_looked_at(tmp_path):
     assert contract["verdict"] == "NOT_EVALUATED"
 
 
-def diagnosed(out: Path, script: str, *flags: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "brickprof", "run", "-o", str(out), "--no-live", *flags, script]
+def command(*words: str) -> subprocess.CompletedProcess[str]:
     root = Path(__file__).parents[1]
     paths = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH", "")]))
-    environment = os.environ | {"PYTHONPATH": paths}
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "brickprof", *words], capture_output=True, text=True, timeout=300,
+        env=os.environ | {"PYTHONPATH": paths}, check=False,
+    )  # fmt: skip
+
+
+def diagnosed(out: Path, script: str, *flags: str) -> dict[str, Any]:
+    ran = command("run", "-o", str(out), "--no-live", *flags, script)
     folders = [each for each in out.iterdir() if (each / "diagnosis.json").is_file()]
     assert folders, ran.stdout + ran.stderr
     found: dict[str, Any] = json.loads((folders[0] / "diagnosis.json").read_text())

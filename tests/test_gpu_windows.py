@@ -11,6 +11,7 @@ import torch
 from launching import recorded, run, script
 
 import brickprof
+from brickprof.reports import html
 from brickprof.rules.story import Story
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -112,7 +113,15 @@ def test_half_a_minute_at_level_standard_has_a_table_of_kernels(tmp_path):
     script(tmp_path, TRAINING)
     done = run(["--level", "standard", "t.py"], tmp_path, timeout=200)
     assert done.returncode in (0, 1), done.stderr[-2000:]
-    story = Story.of(brickprof.load(recorded(tmp_path)))
+    assert "brickprof cost" in done.stdout + done.stderr
+    recording = brickprof.load(recorded(tmp_path))
+    story = Story.of(recording)
     seen = [event.fields for event in story.events("window")]
     assert seen and not story.events("fallback")
     assert any("gemm" in name for fields in seen for name, *_ in fields["names"]), seen
+    diagnosis = brickprof.diagnose(recording)
+    assert any("gemm" in row["kernel"] for row in diagnosis.run["kernels"]), diagnosis.run["kernels"]
+    assert any("t.py:" in str(row.get("site")) for row in diagnosis.run["transfers"]), diagnosis.run["transfers"]
+    assert diagnosis.run["step_budget"]["device"], diagnosis.run["step_budget"]
+    page = html.text(diagnosis, recording)
+    assert all(f'<section id="{name}">' in page for name in ("kernels", "traffic-use", "bricks-in-time"))
