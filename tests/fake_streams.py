@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from brickprof.capture.pending.observer import Observer
 from brickprof.capture.pending.races import SUSPICIONS
 from brickprof.capture.pending.watch import Eye, _reading, _taking, put
+from brickprof.capture.taps.triton_arguments import Launch
 
 DEFAULT = -1
 
@@ -110,7 +112,7 @@ class Gpu:
 
     def kernel(self, *args: Any, **kwargs: Any) -> None:
         """A Triton kernel of the user's."""
-        self.observer.kernel_launched("mine", args, kwargs)
+        self.observer.kernel_launched(Launch(SimpleNamespace(__name__="mine"), print, args, kwargs, None))
 
     def to_device(self, target: torch.Tensor, host: torch.Tensor, non_blocking: bool = True) -> None:
         target.copy_(host, non_blocking=non_blocking)

@@ -1096,6 +1096,7 @@ def test_kernels_are_heard_from_when_triton_is_there(monkeypatch):
     before = JITFunction.run
     gpu, watch = Gpu(), Watch(lambda fields: None, lambda error: None)
     watch.observer = gpu.observer
+    monkeypatch.delitem(sys.modules, "triton.runtime.interpreter", raising=False)
     monkeypatch.setitem(sys.modules, "triton.runtime.jit", ModuleType("triton.runtime.jit"))
     assert watch.start() and JITFunction.run is before
     monkeypatch.setattr(sys.modules["triton.runtime.jit"], "JITFunction", JITFunction, raising=False)

@@ -1,10 +1,11 @@
 """Where in the user's own code something was asked for.
 
-Enters: the current stack. Leaves: ``file:line`` of the innermost frame that is neither torch's nor ours.
+Enters: the current stack. Leaves: ``file:line`` of the innermost frame that is neither torch's, nor Triton's, nor ours.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import sysconfig
@@ -16,8 +17,13 @@ import torch
 _OURS = str(Path(__file__).resolve().parent.parent) + os.sep
 _SEAMS = tuple(str(Path(_OURS, name).resolve()) + os.sep for name in ("probes", "kernels"))
 _TRAININGS = str(Path(_OURS, "reference")) + os.sep  # ours, but written as a user would
-_FOREIGN = (_OURS, *_SEAMS, str(Path(torch.__file__).resolve().parent) + os.sep)
+_TRITON = tuple(
+    os.path.join(os.path.realpath(place), "")
+    for place in getattr(importlib.util.find_spec("triton"), "submodule_search_locations", None) or ()
+)
+_FOREIGN = (_OURS, *_SEAMS, str(Path(torch.__file__).resolve().parent) + os.sep, *_TRITON)
 _WRAPPERS = (str(Path(_OURS, "capture", "patches.py")), str(Path(_OURS, "capture", "taps")))
+_LAUNCHERS = tuple(str(Path(_OURS, "operators", name)) for name in ("launch.py", "queueing.py"))
 _LIBRARY = sysconfig.get_paths()["stdlib"] + os.sep
 _PASSING = tuple(os.path.join("torch", *path) for path in (("_tensor.py",), ("overrides.py",), ("utils", "_device.py")))
 """What only hands a call on: ``format(loss)``, and function modes."""
@@ -65,7 +71,7 @@ def passes(name: str) -> bool:
 
 
 def users(name: str) -> bool:
-    """Whether the file ``name`` is neither torch's nor ours."""
+    """Whether the file ``name`` is neither torch's, nor Triton's, nor ours."""
     own = _known.get(name)
     if own is None:
         foreign = name.startswith((*_FOREIGN, "<frozen")) and not name.startswith(_TRAININGS)
@@ -84,6 +90,11 @@ def ours(name: str) -> bool:
 def wraps(name: str) -> bool:
     """Whether ``name`` is one of our wrappers."""
     return name.startswith(_WRAPPERS)
+
+
+def launches(name: str) -> bool:
+    """Whether ``name`` launches kernels for whoever calls it: it is ours, and acts for them."""
+    return name in _LAUNCHERS
 
 
 def line(frame: FrameType) -> str:

@@ -26,6 +26,7 @@ from brickprof.capture.pending.machine import Machine
 from brickprof.capture.pending.operations import Plan
 from brickprof.capture.pending.races import Races, Tell, Use
 from brickprof.capture.pending.regions import Region, region
+from brickprof.capture.taps import triton_arguments
 
 _FAILURES = 3
 _counter = time.perf_counter_ns
@@ -192,10 +193,11 @@ class Observer:
 
     # -- what passes the dispatcher
 
-    def kernel_launched(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def kernel_launched(self, launch: triton_arguments.Launch) -> None:
         """A Triton kernel is about to be put on the current stream of the current device."""
-        given = [each if isinstance(each, torch.Tensor) else getattr(each, "base", each) for each in args]
-        self.guarded(self._kernel, name, list(operations.tensors([*given, *kwargs.values()])))
+        name = str(getattr(launch.function, "__name__", "triton"))
+        given = [each if isinstance(each, torch.Tensor) else getattr(each, "base", each) for each in launch.args]
+        self.guarded(self._kernel, name, list(operations.tensors([*given, *launch.kwargs.values()])))
 
     def _kernel(self, site: Site, name: str, given: list[torch.Tensor]) -> None:
         self.kernels += 1

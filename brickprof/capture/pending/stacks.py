@@ -31,7 +31,7 @@ def here(thread: int = 0) -> Site | None:
         name = frame.f_code.co_filename
         if _of_the_user(name):
             found.append((frame.f_code, frame.f_lasti))
-        elif not found and sites.ours(name) and not name.startswith(_HERE):
+        elif not found and sites.ours(name) and not name.startswith(_HERE) and not sites.launches(name):
             return None
         frame = frame.f_back
     return tuple(found) or _elsewhere(thread)
@@ -60,7 +60,7 @@ def _line(code: CodeType, at: int) -> int:
 
 
 def _of_the_user(name: str) -> bool:
-    """Neither torch's, nor ours, nor of Python's own library."""
+    """Neither torch's, nor Triton's, nor ours, nor of Python's own library."""
     own = _users.get(name)
     if own is None:
         library = name.startswith(_LIBRARY) and not name.startswith(_PACKAGES)

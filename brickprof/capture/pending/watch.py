@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brickprof.capture.pending import sealed
+from brickprof.capture.pending import bare, sealed
 from brickprof.capture.pending.machine import Cuda
 from brickprof.capture.pending.observer import Charge, Observer
 from brickprof.capture.pending.races import Tell
@@ -77,7 +77,7 @@ class Watch:
         if not (ready or torch.cuda.is_initialized()) or torch._C._len_torch_dispatch_stack():
             return False
         observer = Observer(Cuda(), self._tell, self._failed, self._charge)
-        self._undo = [*listen(observer), *wrap(observer)]
+        self._undo = [bare.let_import(), *listen(observer), *wrap(observer)]
         self._hear_kernels(observer)
         self._eye = Eye(observer)
         self._eye.__enter__()  # type: ignore[no-untyped-call]
@@ -86,11 +86,9 @@ class Watch:
 
     def _hear_kernels(self, observer: Observer) -> None:
         """Triton may be imported at any time, by the script or by torch."""
-        owner = None if self._hears_kernels else triton_arguments.owner()
-        if owner is not None:
+        if not self._hears_kernels and triton_arguments.hear(observer.kernel_launched):
             self._hears_kernels = True
-            tell = functools.partial(triton_arguments.telling, observer.kernel_launched)
-            self._undo.append(put(owner, "run", tell))
+            self._undo.append(functools.partial(triton_arguments.unhear, observer.kernel_launched))
 
     def stop(self) -> None:
         observer, self.observer = self.observer, None

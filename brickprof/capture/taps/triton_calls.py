@@ -1,28 +1,19 @@
-"""Every call of a Triton kernel with what it is given: the function, its arguments and its grid.
+"""Every call of a Triton kernel that a line of the user's asked for, with that line and what the kernel is given.
 
 Enters: ``listen`` and ``stop``, around steps in which calls are wanted. Leaves: a ``Call`` of each launch that a line
 of the user's asked for, before it is made; the launch itself then happens with exactly the arguments it was given.
-Launch hooks do not tell the arguments, so the method that every launch goes through is replaced for a while. A kernel
-of the user's that is launched as a ``brickprof.operators.launch.Kernel`` goes through it meanwhile, too.
 """
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
 from brickprof.capture import sites
-from brickprof.capture.taps import triton_launches
-from brickprof.capture.taps.swap import Swap
-from brickprof.operators import queueing
+from brickprof.capture.taps import triton_arguments, triton_launches
+from brickprof.capture.taps.triton_arguments import Launch
 
-_LAUNCHING = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter", "InterpretedFunction"))
-_HANDS_ON = frozenset(str(Path(queueing.__file__).with_name(name)) for name in ("launch.py", "queueing.py"))
-"""What launches for whoever calls it."""
 _BENCHMARKS = frozenset({"kernel_call", "_bench", "do_bench", "do_bench_cudagraph"})
 
 
@@ -40,50 +31,28 @@ class Call(NamedTuple):
 
 Hear = Callable[[Call], None]
 _hear: Hear | None = None
-_swap: Swap | None = None
 
 
 def listen(hear: Hear) -> bool:
     """From now on ``hear`` is told of every launch; False where Triton is not in use, or somebody listens already."""
-    global _hear, _swap
-    plan = [(owner, ("run",), _made) for owner in _owners()]
-    if _hear is not None or not plan:
+    global _hear
+    if _hear is not None or not triton_arguments.hear(_heard):
         return False
-    _hear, _swap = hear, Swap(plan)
-    _swap.put()
-    queueing.attend(True)
+    _hear = hear
     return True
 
 
 def stop() -> None:
-    global _hear, _swap
-    queueing.attend(False)
-    if _swap is not None:
-        _swap.back()
-    _hear = _swap = None
+    global _hear
+    triton_arguments.unhear(_heard)
+    _hear = None
 
 
-def _owners() -> list[Any]:
-    found = (getattr(sys.modules.get(module), name, None) for module, name in _LAUNCHING)
-    return [owner for owner in found if owner is not None and "run" in vars(owner)]
-
-
-def _made(original: Any, _name: str) -> Any:
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _hear is not None and not kwargs.get("warmup"):
-            with contextlib.suppress(Exception):
-                _tell(_hear, self, original, args, kwargs, sys._getframe(1))
-        return original(self, *args, **kwargs)
-
-    return run
-
-
-def _tell(
-    hear: Hear, function: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None
-) -> None:
-    site = _asked(frame)
-    if site is not None:
-        hear(Call(function, run, args, dict(kwargs), site, _timed(frame)))
+def _heard(launch: Launch) -> None:
+    site = _asked(launch.frame)
+    if _hear is not None and site is not None:
+        given = dict(launch.kwargs)
+        _hear(Call(launch.function, launch.run, launch.args, given, site, _timed(launch.frame)))
 
 
 def _asked(frame: FrameType | None) -> str | None:
@@ -94,7 +63,7 @@ def _asked(frame: FrameType | None) -> str | None:
 
 
 def _passes(name: str) -> bool:
-    return name in _HANDS_ON or triton_launches.triton(name) or sites.wraps(name)
+    return sites.launches(name) or triton_launches.triton(name) or sites.wraps(name)
 
 
 def _timed(frame: FrameType | None) -> bool:
