@@ -65,21 +65,23 @@ def attach(
     level: str | None = None,
     overhead: str | float | None = None,
     deep_at: int | None = None,
+    sync_check: bool | None = None,
     tracer_provider: Any = None,
 ) -> Session:
     """Watches ``model`` and ``optimizer`` (one, or a list) while the returned context is open.
 
     ``out`` is the folder that will hold the run's own folder (default ``brickprof-runs``); ``level`` is light,
     standard or deep; ``overhead`` is the share of the step time that may be spent ("1%"; unless it is said, 1 %, and
-    0.3 % at level light); around step ``deep_at`` everything is captured. Spans also go to ``tracer_provider`` when
-    the run ends. Everything that trains in this process meanwhile is recorded: other models and optimizers are found by
-    themselves.
+    0.3 % at level light); around step ``deep_at`` everything is captured; ``sync_check`` looks for missing syncs on a
+    GPU, as level deep does. Spans also go to ``tracer_provider`` when the run ends. Everything that trains in this
+    process meanwhile is recorded: other models and optimizers are found by themselves.
     """
     from brickprof.contracts.terms import Terms
 
     optimizers = [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     where = None if out is None else os.fspath(out)
-    chosen = settings.load({"out": where, "level": level, "overhead": overhead, "deep_at": deep_at})
+    asked = {"out": where, "level": level, "overhead": overhead, "deep_at": deep_at, "sync_check": sync_check}
+    chosen = settings.load(asked)
     Terms.of(chosen)  # says so now, should one of them be misspelt
     return Session(model, optimizers, chosen, tracer_provider)
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+import brickprof
 from brickprof.capture import surroundings
 from brickprof.capture.pending import sealed
 from brickprof.capture.pending.clocks import HOST, Clocks
@@ -1128,3 +1129,13 @@ def test_what_it_takes_is_in_what_the_run_cost(monkeypatch):
     assert probe._watch is not None
     probe._watch._charge(7)
     assert paid == [("pending", 7)]
+
+
+@pytest.mark.parametrize("asked", [True, None])
+def test_it_can_be_asked_for_where_somebody_attaches(tmp_path, monkeypatch, asked):
+    monkeypatch.setattr(torch.cuda, "_lazy_call", lambda _ready: None)
+    made: list[PendingProbe] = []
+    monkeypatch.setattr(PendingProbe, "close", lambda probe: made.append(probe))
+    with brickprof.attach(None, out=tmp_path, sync_check=asked):
+        pass
+    assert [probe._watch is not None for probe in made] == [asked is True]
