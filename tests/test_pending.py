@@ -1135,7 +1135,11 @@ def test_what_it_takes_is_in_what_the_run_cost(monkeypatch):
 def test_it_can_be_asked_for_where_somebody_attaches(tmp_path, monkeypatch, asked):
     monkeypatch.setattr(torch.cuda, "_lazy_call", lambda _ready: None)
     made: list[PendingProbe] = []
-    monkeypatch.setattr(PendingProbe, "close", lambda probe: made.append(probe))
+
+    def closed(probe):
+        made.append(probe)
+
+    monkeypatch.setattr(PendingProbe, "close", closed)
     with brickprof.attach(None, out=tmp_path, sync_check=asked):
         pass
     assert [probe._watch is not None for probe in made] == [asked is True]
