@@ -2,7 +2,8 @@
 
 Enters: everything that the script does on streams and with pinned memory, where ``--sync-check`` or ``--level deep``
 asks for it and there is a GPU. Leaves: a ``race`` event for each pair of the user's lines, again when its count has
-doubled, and ``sync_check`` events that say how much was looked at: nothing found among nothing is no pass.
+doubled, and ``sync_check`` events that say how much was looked at, or that it never began: nothing found among nothing
+is no pass.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class PendingProbe(Probe):
         observer = watch.observer
         watch.stop()
         self._tell(observer)
+        if observer is None and torch.cuda.is_initialized():
+            self.session.fact("sync_check", {"began": False}, always=True)
 
     def _found(self, fields: dict[str, Any]) -> None:
         self.session.fact("race", fields, always=True)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +19,11 @@ from brickprof.capture.pending.watch import Eye
 from brickprof.contracts import registry
 from brickprof.contracts.verdicts import ContractResult, Severity, Verdict
 from brickprof.diagnosis import Diagnosis, diagnose
-from brickprof.launch.conclusion import _unchecked, conclude
+from brickprof.launch.asked import answers
+from brickprof.launch.conclusion import conclude
 from brickprof.launch.exits import Exit
 from brickprof.launch.folder import Place
+from brickprof.probes.pending import PendingProbe
 from brickprof.records import Event
 from brickprof.rules.story import Story
 from brickprof.rules.stream_sync import StreamSync
@@ -241,11 +244,52 @@ def test_the_flag_reaches_the_script_and_a_cpu_is_left_alone_and_told(tmp_path, 
         assert (note in capsys.readouterr().err) == asked
 
 
-def test_that_nothing_was_checked_is_told_of_a_cpu_alone():
-    checked = training()
-    looked(checked)
-    for made, noted in ((training("cpu"), 1), (training(), 0), (checked, 0)):
-        assert len(_unchecked(Diagnosis(Verdict.PASS, {}, (), (judge(made),)))) == noted
+def checked(**changes: Any) -> Made:
+    made = training()
+    looked(made, **changes)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (training("cpu"), "had nothing to check: no CUDA device was used"),
+        (checked(), ": 400 launches on 2 streams, 8 copies of pinned memory, all in order"),
+        (checked(copies=0, streams=1), "had nothing to check: one stream, and no copy"),
+        (training(), "cannot tell: copies and their streams were not recorded"),
+        (checked(began=False), "cannot tell: a dispatch mode of the script's own was on"),
+        (checked(whole=False), "cannot tell: the check of copies and streams had to give up"),
+        (checked(replays=3), "cannot tell: 3 x replay of a graph"),
+    ],
+)
+def test_whoever_asked_for_the_check_hears_what_became_of_it(made, said):
+    diagnosis = Diagnosis(Verdict.PASS, {}, (), (judge(made),))
+    (line,) = answers(diagnosis, made.run(), sync_check=True, sanitizer="")
+    assert line.removeprefix("--sync-check").strip().startswith(said), line
+    assert answers(diagnosis, made.run(), sync_check=False, sanitizer="") == []
+
+
+def test_a_race_is_told_by_its_finding_alone():
+    made = training()
+    race(made)
+    looked(made, pairs=1)
+    assert answers(diagnose(made.run()), made.run(), sync_check=True, sanitizer="") == []
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_check_that_never_began_says_so_where_there_is_a_device(monkeypatch, there):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: there)
+    monkeypatch.setattr("brickprof.capture.pending.watch.Watch.start", lambda watch, **_: False)
+    monkeypatch.setattr(torch.cuda, "_lazy_call", lambda _ready: None)
+    facts: list[tuple[str, dict[str, Any]]] = []
+    session = SimpleNamespace(
+        settings=SimpleNamespace(sync_check=True, level="standard"),
+        fact=lambda kind, told, **_: facts.append((kind, told)),
+    )
+    probe = PendingProbe(session)
+    probe.step_begin(1)
+    probe.close()
+    assert facts == [("sync_check", {"began": False})] * there
 
 
 def test_the_probe_writes_what_is_found_and_how_much_was_looked_at(monkeypatch, tmp_path):

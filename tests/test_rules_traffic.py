@@ -115,6 +115,36 @@ def test_copies_of_compiled_code_have_their_block_and_the_functions_that_were_co
     assert result.observed == "3 copies between host and device in a step, most of them in a"
 
 
+def windows(*copies: int) -> Made:
+    """A compiled run in whose windows of the profiler so many copies were seen."""
+    made = moving(row(2))
+    made.records = [record for record in made.records if getattr(record, "kind", "") != "transfers"]
+    made.event("compile", 0, function="Net.forward", site="model.py:12")
+    for place, count in enumerate(copies):
+        step = 30 * (place + 1)
+        for number in range(count):
+            told = {"id": 1000 * step + number, "parent": 7, "attributes": {"source": "profiler"}}
+            made.records.append(Span(Brick(Kind.TRANSFER, "D2H"), step, START + 10, START + 10, **told))
+        made.event("window", step, kernels=100, written=100, names=[])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("copies", "verdict"),
+    [
+        ((90, 91), Verdict.FAIL), ((90,), Verdict.FAIL), ((90, 2), Verdict.NOT_EVALUATED),
+        ((10, 10, 10), Verdict.NOT_EVALUATED), ((3, 2, 0), Verdict.PASS), ((3, 3), Verdict.NOT_EVALUATED),
+    ],
+    ids=["far too many", "once", "not always", "numbers that are read too", "as declared", "seen twice alone"],
+)  # fmt: skip
+def test_compiled_code_is_held_to_what_is_declared_as_far_as_windows_decide(copies, verdict):
+    result = judge(windows(*copies), transfers=3)
+    assert result.verdict is verdict, result
+    assert all("copies between host and device in a step, where 3 are declared" in v.symptom for v in result.violations)
+    assert all(violation.first_step == 30 and violation.evidence for violation in result.violations)
+    assert judge(windows(*copies)).verdict is Verdict.NOT_EVALUATED, "nothing is declared, and nothing is learned"
+
+
 # -- too many
 
 

@@ -398,6 +398,26 @@ def test_a_run_behind_it_records_what_it_said(tmp_path):
     assert [fields["what"] for fields in told] == ["start", "error", "error", "error", "summary"]
     assert told[1]["kernel"] == "_scale_rows" and told[-1]["errors"] == 4 and told[-1]["complaints"] == 4
     assert "_scale_rows" in done.stderr and "C-BUFSIZE-001" in done.stderr
+    assert "Note" not in done.stderr, "its findings say it"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n", ": every access was inside its buffer"),
+        ("", " cannot tell: the sanitizer did not come to its end"),
+        (
+            "========= No attachable process found.\n========= ERROR SUMMARY: 0 errors\n",
+            " cannot tell: the sanitizer says",
+        ),
+    ],
+    ids=["nothing wrong", "no log", "nothing seen"],
+)
+def test_whoever_asked_for_it_hears_what_became_of_it(tmp_path, text, said):
+    program(tmp_path / "bin", text)
+    script(tmp_path, "print('ok')")
+    done = run(["--sanitizer", "memcheck", "t.py"], tmp_path, CUDA_HOME=str(tmp_path), PATH="/usr/bin:/bin")
+    assert done.returncode == 0 and f"Note       --sanitizer memcheck{said}" in done.stderr, done.stderr
 
 
 PLAIN = {"PATH": "/usr/bin:/bin"}

@@ -6,7 +6,7 @@ Enters: what a rule observed. Leaves: plain frozen data that diagnosis, reports 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -95,6 +95,8 @@ class ContractResult:
     threshold: str = ""
     why: str = ""
     violations: tuple[Violation, ...] = ()
+    aside: bool = False
+    """Whether ``why`` only says that nothing was seen which this rule speaks of: any other rule's reason says more."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -123,8 +125,21 @@ def overall(verdicts: Iterable[Verdict]) -> Verdict:
 def together(one: ContractResult, other: ContractResult) -> ContractResult:
     """Two results on one contract, from two rules that watch different obligations of it."""
     verdict = overall((one.verdict, other.verdict))
+    if one.verdict is other.verdict is Verdict.NOT_EVALUATED:
+        return _unjudged(one, other)
     led, other = (one, other) if one.verdict is verdict else (other, one)
     why = led.why or (other.why if other.verdict is not verdict else "")
     return ContractResult(
         led.id, verdict, led.observed, led.threshold or other.threshold, why, led.violations + other.violations
     )
+
+
+def _unjudged(one: ContractResult, other: ContractResult) -> ContractResult:
+    """Neither could judge: the reasons of both, less those that stand aside."""
+    telling = [each for each in (one, other) if not each.aside] or [one]
+    led = next((each for each in telling if each.observed), telling[0])
+    why = "; ".join(dict.fromkeys(each.why for each in telling if each.why))
+    return replace(
+        led, threshold=one.threshold or other.threshold, why=why, violations=one.violations + other.violations,
+        aside=one.aside and other.aside,
+    )  # fmt: skip

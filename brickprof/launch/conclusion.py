@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brickprof.launch import processes
+from brickprof.launch.asked import answers
 from brickprof.launch.exits import Exit
 from brickprof.launch.folder import Place
 from brickprof.text import clean
@@ -35,9 +36,11 @@ _SEVERITIES = {"never": (), "error": ("error",), "warning": ("error", "warning")
 
 
 def conclude(
-    place: Place, ended: Exit, *, fail_on: str = "never", page: str = "failed", sync_check: bool = False
-) -> int:
-    """Judges the run, tells the user, and gives brickprof's exit code; ``sync_check``: somebody asked for that."""
+    place: Place, ended: Exit, *, fail_on: str = "never", page: str = "failed", sync_check: bool = False,
+    sanitizer: str = "",
+) -> int:  # fmt: skip
+    """Judges the run, tells the user, and gives brickprof's exit code; ``sync_check`` and ``sanitizer`` (a tool) are
+    what somebody asked for."""
     if not place.speaks and processes.in_run(place.path):
         return ended.code  # a rank that is still running will judge for all
     try:
@@ -54,7 +57,8 @@ def conclude(
         _say(place, problem)
     if place.speaks:
         try:
-            _show(diagnosis, place, ended, sync_check=sync_check)
+            asked = answers(diagnosis, run, sync_check=sync_check, sanitizer=sanitizer)
+            _show(diagnosis, place, ended, asked)
         except (KeyboardInterrupt, SystemExit):
             pass  # rich exits by itself when the reader of its output has left
         except Exception as error:
@@ -100,7 +104,7 @@ def _diagnosed(folder: Path) -> tuple[Diagnosis, Run, str]:
         os.close(lock)
 
 
-def _show(diagnosis: Diagnosis, place: Place, ended: Exit, *, sync_check: bool) -> None:
+def _show(diagnosis: Diagnosis, place: Place, ended: Exit, asked: list[str]) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -108,7 +112,8 @@ def _show(diagnosis: Diagnosis, place: Place, ended: Exit, *, sync_check: bool) 
 
     console = Console(stderr=True)
     render(diagnosis, console)
-    for line in [*(_unchecked(diagnosis) if sync_check else ()), *after(diagnosis.to_dict(), place, ended)]:
+    notes = [f"  {'Note':11}{clean(each)}" for each in asked]
+    for line in [*notes, *after(diagnosis.to_dict(), place, ended)]:
         console.print(Text(line, "dim"), soft_wrap=True)
 
 
@@ -141,15 +146,6 @@ def after(diagnosis: dict[str, Any], place: Place, ended: Exit) -> list[str]:
     elif on_terminal():
         lines.append(f"  {'Then':11}brickprof show {place.run_id}    what was recorded")
     return lines
-
-
-def _unchecked(diagnosis: Diagnosis) -> list[str]:
-    """That --sync-check had nothing to look at, where it did not."""
-    from brickprof.rules.stream_sync import NO_GPU
-
-    if not any(contract.why == NO_GPU for contract in diagnosis.contracts):
-        return []
-    return [f"  {'Note':11}--sync-check had nothing to check: no CUDA device was used"]
 
 
 def on_terminal() -> bool:

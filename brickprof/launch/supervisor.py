@@ -84,7 +84,10 @@ def run(target: Target, settings: Settings, wishes: Wishes | None = None) -> int
         watch.complaints = sanitizer.Complaints(place.path, wishes.sanitizer, watch.log)
     watch.halt_on = wishes.halt_on if place.speaks else "never"
     ended = watch.until_the_end()
-    code = conclude(place, ended, fail_on=wishes.fail_on, page=wishes.page, sync_check=settings.sync_check)
+    code = conclude(
+        place, ended, fail_on=wishes.fail_on, page=wishes.page, sync_check=settings.sync_check,
+        sanitizer=wishes.sanitizer,
+    )  # fmt: skip
     return code or int(watch.halted)
 
 

@@ -57,7 +57,7 @@ class Sizes:
         if not story.trained:
             return outcomes.vacuous(contract, "nothing was trained")
         why = "no kernel's buffers were watched; --level deep on a GPU checks them, and nothing here overran"
-        return outcomes.unjudged(contract, why)
+        return outcomes.aside(contract, why)
 
 
 def _violation(event: Event, story: Story, contract: Contract) -> Violation | None:

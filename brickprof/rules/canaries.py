@@ -105,9 +105,8 @@ def _nothing_found(story: Story, contract: Contract) -> ContractResult:
         return outcomes.unjudged(contract, f"kernels were given views only, and their storages are whole{refused}")
     if launches:
         return outcomes.unjudged(contract, f"no launch of a Triton kernel could be looked at{refused}")
-    return outcomes.unjudged(
-        contract, "no launch of a Triton kernel was looked at; --level deep does, where there are any"
-    )
+    why = "no launch of a Triton kernel was looked at; --level deep does, where there are any"
+    return outcomes.aside(contract, why)
 
 
 def _kernels(count: int) -> str:

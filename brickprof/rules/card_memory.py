@@ -43,7 +43,7 @@ class OutsideTorch:
                 return outcomes.broken(contract, [_outside(card, grown, contract)], "no growth that goes on")
         if untold:
             return outcomes.unjudged(contract, untold[0])
-        return outcomes.unjudged(contract, "the card's memory did not grow beyond what torch reserves")
+        return outcomes.aside(contract, "the card's memory did not grow beyond what torch reserves")
 
 
 def _track(story: Story, card: cards.Card) -> Track | None:
@@ -100,7 +100,7 @@ class Fragmented:
             found = self._ran_out(story, rank, contract) or self._grows(story, rank, contract)
             if found is not None:
                 return outcomes.broken(contract, [found], threshold)
-        return outcomes.unjudged(contract, "no memory of a device ran out or grew in pieces")
+        return outcomes.aside(contract, "no memory of a device ran out or grew in pieces")
 
     def _ran_out(self, story: Story, rank: int, contract: Contract) -> Violation | None:
         """An allocation that failed although torch held more than it asked for."""

@@ -31,7 +31,7 @@ class Decay:
         found = _decays(story, story.ranks[0], contract)
         if found is not None:
             return outcomes.broken(contract, [found], "decay is less than the rest of an update")
-        return ContractResult(CONTRACT, Verdict.NOT_EVALUATED, why="decay is not what moves the weights")
+        return ContractResult(CONTRACT, Verdict.NOT_EVALUATED, why="decay is not what moves the weights", aside=True)
 
 
 def _decays(story: Story, rank: int, contract: Contract) -> Violation | None:

@@ -88,7 +88,7 @@ class Faults:
         told = [(card, event) for card in _of_the_run(story) for event in card.others.get("xid", [])]
         faults = [(card, event) for card, event in told if whole(event.fields.get("xid")) in (13, 31)]
         if not faults or any(bounds.outside(each.type, each.message) for each in _raised(story)):
-            return outcomes.unjudged(contract, "no card of the run reported a wrong address that no exception tells of")
+            return outcomes.aside(contract, "no card of the run reported a wrong address that no exception tells of")
         own = [(card, event) for card, event in faults if not _of_another(story, card, event)]
         if own:
             return outcomes.broken(contract, [_fault(story, *own[0], contract)], "every access inside its buffer")

@@ -18,7 +18,7 @@ from brickprof.contracts.schema import Contract
 from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
 from brickprof.records import Event, Record, Span
 from brickprof.rules import outcomes, traffic, wording
-from brickprof.rules.compiled_copies import Unplaced, functions
+from brickprof.rules.compiled_copies import Unplaced, functions, held_to
 from brickprof.rules.longest_waits import LongestWaits
 from brickprof.rules.names import whole
 from brickprof.rules.story import Story
@@ -122,6 +122,9 @@ class Transfers:
             why = f"something was compiled{what}: copies of such a run are seen by the profiler's windows only, "
             why += "without lines"
             seen, where = self._bricks.windowed(), self._unplaced.blocks(story)
+            windows, declared = self._bricks.in_windows(story), contract.threshold("transfers")
+            if declared and (judged := held_to(declared, windows, where, story, contract)):
+                return judged
             return outcomes.unjudged(contract, why, f"{seen}, {where}" if seen and where else seen)
         why = "no step was looked at in full; --level standard or deep records transfers"
         return outcomes.unjudged(contract, why, _reads(story))

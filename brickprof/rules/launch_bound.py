@@ -62,7 +62,7 @@ class LaunchBound:
             return outcomes.vacuous(contract, "nothing was trained")
         held = held_up(story, contract)
         if held is None:
-            return outcomes.unjudged(contract, "launches alone do not decide it")
+            return outcomes.aside(contract, "launches alone do not decide it")
         rank, bound = held
         # Where a step has more kernels than spans, the longest have one.
         told = [ns for event in bound.events if (ns := whole(event.fields.get("median_ns"))) > 0]

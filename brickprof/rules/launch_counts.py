@@ -42,7 +42,7 @@ class Launches:
             if found:
                 told = [_violation(found, _place(found, story), contract)]
                 return outcomes.broken(contract, told, f"{most:g} equal launches a step")
-        return outcomes.unjudged(contract, "launches alone do not decide it")
+        return outcomes.aside(contract, "launches alone do not decide it")
 
 
 def _launched(story: Story, rank: int) -> Iterator[Launched]:

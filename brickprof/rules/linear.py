@@ -35,7 +35,7 @@ class Linear:
             looks = story.events("shapes", rank)
             if len(looks) >= _FEWEST_LOOKS and all(map(_straight, looks)):
                 return outcomes.broken(contract, [_violation(story, looks, rank, contract)])
-        return outcomes.unjudged(contract, "no model was seen that is linear")
+        return outcomes.aside(contract, "no model was seen that is linear")
 
 
 def _straight(event: Event) -> bool:

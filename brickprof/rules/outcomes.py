@@ -25,6 +25,11 @@ def unjudged(contract: Contract, why: str, observed: str = "") -> ContractResult
     return ContractResult(contract.id, Verdict.NOT_EVALUATED, observed, why=why)
 
 
+def aside(contract: Contract, why: str) -> ContractResult:
+    """Nothing was seen that this rule speaks of; another that watches the contract may have more to say."""
+    return ContractResult(contract.id, Verdict.NOT_EVALUATED, why=why, aside=True)
+
+
 def broken(contract: Contract, violations: Iterable[Violation], threshold: str = "", why: str = "") -> ContractResult:
     """The contract with its violations: broken, unless all of them are only worth knowing, which proves nothing."""
     found = tuple(violations)

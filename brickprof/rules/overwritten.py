@@ -42,7 +42,7 @@ class Neighbours:
                 hit = [event for event in looks if _numbers(event, when)]
                 if hit and len(hit) >= min(contract.threshold("hits"), len(looks)):
                     return outcomes.broken(contract, [_overwritten(story, rank, hit, when, len(looks))])
-        return outcomes.unjudged(contract, "no weight was seen to change outside of updates; kernels were not watched")
+        return outcomes.aside(contract, "no weight was seen to change outside of updates; kernels were not watched")
 
 
 class FirstUpdate:
@@ -58,7 +58,7 @@ class FirstUpdate:
             later = float(np.max([share for _, share in shares[1:]]))
             if shares[0][1] > contract.threshold("excess") and later < 1.05:
                 return outcomes.broken(contract, [_leftovers(rank, shares[0][0], shares[1][0])])
-        return outcomes.unjudged(contract, "no update of accumulated gradients was looked at")
+        return outcomes.aside(contract, "no update of accumulated gradients was looked at")
 
 
 def _numbers(event: Event, when: str) -> list[int]:

@@ -98,7 +98,7 @@ class _Sanitized:
             return outcomes.vacuous(contract, "nothing was trained")
         if not events:
             names = " or ".join(self.tools)
-            return outcomes.unjudged(contract, f"the sanitizer did not run; brickprof run --sanitizer {names}")
+            return outcomes.aside(contract, f"the sanitizer did not run; brickprof run --sanitizer {names}")
         if doubt := _doubt(events):
             return outcomes.unjudged(contract, doubt)
         beside = sum(_beside(event) for event in events)
@@ -157,7 +157,20 @@ class Unwritten(_Sanitized):
     def judge(self, story: Story, contract: Contract) -> ContractResult:
         judged = super().judge(story, contract)
         # What the moments hold is another question, and it is not answered by this.
-        return judged if judged.violations else outcomes.unjudged(contract, judged.why or judged.observed)
+        if judged.violations or judged.aside:
+            return judged
+        return outcomes.unjudged(contract, judged.why or judged.observed)
+
+
+def in_a_line(events: list[Event], tool: str) -> str:
+    """What a run under ``tool`` shows, to stand behind its name; "" where findings tell it."""
+    rule = next((each for each in RULES if tool in each.tools), None)
+    told = [event for event in events if event.fields.get("tool") == tool]
+    if rule is None or any(event.fields.get("error") in rule.kinds for event in told):
+        return ""
+    if doubt := _doubt(told):
+        return f" cannot tell: {doubt}"
+    return f": {rule.looked}"
 
 
 def _doubt(events: list[Event]) -> str:

@@ -22,6 +22,7 @@ from brickprof.rules.names import whole
 from brickprof.rules.story import Story
 
 NO_GPU = "no GPU: a CPU has no streams; --sync-check records them on a GPU"
+NEVER_BEGAN = "a dispatch mode of the script's own was on whenever a step began: copies and streams were not looked at"
 _THRESHOLD = "no range is used before whoever was at it is done"
 _ORDER = ("missing-sync", "host-buffer-reuse", "stream-race")
 _SUSPICIONS = ("alias-kept", "alias-unread")
@@ -75,6 +76,8 @@ def _nothing_found(story: Story, contract: Contract) -> ContractResult:
         if not has_device(story):
             return outcomes.unjudged(contract, NO_GPU)
         return outcomes.unjudged(contract, "copies and their streams were not recorded; --sync-check records them")
+    if not all(fields.get("began", True) for fields in looked):
+        return outcomes.unjudged(contract, NEVER_BEGAN)
     if not all(fields.get("whole", False) for fields in looked):
         return outcomes.unjudged(contract, "the check of copies and streams had to give up; see the notes of the run")
     copies, streams = (max(whole(fields.get(name)) for fields in looked) for name in ("copies", "streams"))

@@ -20,6 +20,7 @@ from brickprof.contracts.verdicts import Severity, Violation
 from brickprof.records import Record, Span
 from brickprof.rules import wording
 from brickprof.rules.names import whole
+from brickprof.rules.story import Story
 from brickprof.rules.traffic import ACTION, EXPLAINED, QUESTION, Look, size_of
 
 COPIES = frozenset({"H2D", "D2H", "D2D", "pin"})
@@ -100,6 +101,13 @@ class Bricks:
         if not self._windows:
             return ""
         return f"{np.median(list(self._windows.values())):g} copies between host and device in a step"
+
+    def in_windows(self, story: Story) -> dict[int, dict[int, int]]:
+        """By rank, and by step that the profiler saw: copies between host and device."""
+        return {
+            rank: {event.step: self._windows[rank, event.step] for event in story.events("window", rank)}
+            for rank in story.ranks
+        }
 
     def crowd(self, rank: int, contract: Contract) -> Violation | None:
         steps = self._by_step(rank)

@@ -35,10 +35,10 @@ class WarmupEffect:
         rank = story.ranks[0]
         grid = story.grid("grad", rank)
         if len(grid) < _FEWEST or grid.steps[0] != 0 or not _begins_at_its_peak(story, rank):
-            return outcomes.unjudged(contract, "no schedule begins at its peak, or the first updates were not seen")
+            return outcomes.aside(contract, "no schedule begins at its peak, or the first updates were not seen")
         stacks = [stack for stack in layers.stacks(story, grid) if stack.composite]
         if not stacks:
-            return outcomes.unjudged(contract, "there is no stack of layers that gradients could be lost in")
+            return outcomes.aside(contract, "there is no stack of layers that gradients could be lost in")
         for stack in stacks:
             violation = _cut_off(story, rank, grid, stack, contract)
             if violation is not None:
