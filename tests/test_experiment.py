@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -9,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from brickprof.cli.experiment import _render
 from brickprof.diagnosis.compare import Comparison, Difference
 from brickprof.experiments.launch_blocking import AGAIN, BLOCKING, PLAIN, Trial, judge
 
@@ -46,6 +49,8 @@ def test_a_script_that_breaks_only_without_the_variable_is_told_with_its_step(tm
     done = experiment(tmp_path, "--json", "train.py", "--broken")
     assert done.returncode == 1, done.stderr
     told = json.loads(done.stdout)
+    (kept,) = (tmp_path / "runs").glob("*/experiment.json")
+    assert json.loads(kept.read_text()) == told
     assert told["outcome"] == "differ" and "none was used" in told["text"]
     assert [trial["broken_at"] for trial in told["trials"]] == [2, None]
     assert told["comparison"]["first"]["step"] == 2 and told["comparison"]["first"]["what"] == "loss"
@@ -56,6 +61,14 @@ def test_without_a_gpu_equal_runs_decide_nothing(tmp_path):
     done = experiment(tmp_path, "train.py")
     assert done.returncode == 3, done.stderr
     assert "NOTHING TO JUDGE" in done.stdout and "orders nothing on a CPU" in done.stdout
+    (kept,) = (tmp_path / "runs").glob("*/experiment.json")
+    assert f"Result      {kept}" in done.stdout and "Then" not in done.stdout
+
+
+def test_without_a_script_it_says_what_to_type(tmp_path):
+    done = experiment(tmp_path)
+    assert done.returncode == 2 and "brickprof experiment launch-blocking train.py" in done.stderr
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("way", ["-m", "-c"])
@@ -83,7 +96,7 @@ def test_without_a_gpu_a_script_without_a_seed_decides_nothing(tmp_path):
     done = experiment(tmp_path, "train.py", "--unseeded")
     assert done.returncode == 3, done.stderr
     assert "NOTHING TO JUDGE" in done.stdout and "No GPU was found" in done.stdout and "seed" in done.stdout
-    assert "may read" not in done.stdout and "DIFFERENT" not in done.stdout.partition("plain")[0]
+    assert "may read" not in done.stdout and "DIFFERENT" not in done.stdout, "what decides nothing is no picture"
 
 
 def trial(name: str, *, code: int = 0, broken: int | None = None, on_gpu: bool = True) -> Trial:
@@ -117,6 +130,31 @@ def test_what_the_runs_say_together(trials, between, control, outcome, code):
     )  # fmt: skip
     assert (found.outcome, found.exit_code) == (outcome, code), found.text
     json.dumps(found.to_dict())
+
+
+def rendered(found) -> str:
+    said = io.StringIO()
+    _render(found, "runs/experiment.json", ["train.py", "--name", "two words"], Console(file=said, width=200))
+    return said.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("trials", "between", "control", "leads_on"),
+    [
+        ((trial(PLAIN, broken=3), trial(BLOCKING)), 3, None, True),
+        ((trial(PLAIN), trial(BLOCKING), trial(AGAIN)), 5, None, True),
+        ((trial(PLAIN), trial(BLOCKING), trial(AGAIN)), 5, 5, False),
+        ((trial(PLAIN), trial(BLOCKING)), 5, None, False),
+        ((trial(PLAIN), trial(BLOCKING, code=1)), 5, None, False),
+        ((trial(PLAIN), trial(BLOCKING)), None, None, False),
+    ],
+    ids=["fails as it is", "differs, repeats", "does not repeat", "not controlled", "fails blocking", "same"],
+)
+def test_what_a_missing_wait_does_leads_to_the_check_of_streams(trials, between, control, leads_on):
+    found = judge(trials, comparison(between), comparison(control) if len(trials) > 2 else None)
+    shown = rendered(found)
+    assert ("brickprof run --sync-check train.py --name 'two words'    names both lines" in shown) == leads_on
+    assert ("the runs part in step" in shown) == (found.outcome in ("differ", "order-matters")), shown
 
 
 def test_runs_with_nothing_in_common_decide_nothing():

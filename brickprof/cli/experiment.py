@@ -73,7 +73,11 @@ def launch_blocking(
     if not math.isfinite(tolerance):
         raise UsageError("--tolerance has to be a finite number.")
     chosen = settings.load({"out": str(out) if out else None, "level": level})
-    target.resolve(command or [], module=module, code=code)  # says so now, should there be nothing to run
+    if not command and module is None and code is None:
+        raise UsageError(
+            "there is nothing to run.", "Give a script: brickprof experiment launch-blocking train.py ARGS..."
+        )
+    target.resolve(command or [], module=module, code=code)  # says so now, should it not be there
     try:
         folder = new_run_folder(Path(chosen.out), "launch-blocking")
     except OSError as error:
@@ -81,26 +85,42 @@ def launch_blocking(
             f"cannot write to {chosen.out}: {error.strerror or error}.", "Choose another with -o."
         ) from None
     script = ("-m", module) if module is not None else ("-c", code) if code is not None else ()
-    words = [*(("--level", level) if level else ()), *script, *(command or [])]
-    found = experiment.conduct(words, folder, tolerance=tolerance, control=control)
-    _show(found, as_json)
+    words = [*script, *(command or [])]
+    found = experiment.conduct(
+        [*(("--level", level) if level else ()), *words], folder, tolerance=tolerance, control=control
+    )
+    _show(found, folder, words, as_json=as_json)
     raise typer.Exit(found.exit_code)
 
 
-def _show(found: Finding, as_json: bool) -> None:
+def _show(found: Finding, folder: Path, words: list[str], *, as_json: bool) -> None:
     import json
 
     from brickprof.reports.comparison import portable
 
+    result = json.dumps(portable(found.to_dict()), indent=2)
+    kept = _kept(result, folder)
     if as_json:
-        print(json.dumps(portable(found.to_dict()), indent=2))
+        print(result)
         return
     from rich.console import Console
 
-    _render(found, Console(highlight=False))
+    _render(found, kept, words, Console(highlight=False))
 
 
-def _render(found: Finding, console: Console) -> None:
+def _kept(result: str, folder: Path) -> str:
+    """The file that holds the result, beside the runs; why there is none, where it cannot be written."""
+    file = folder / "experiment.json"
+    try:
+        file.write_text(result + "\n", "utf-8")
+    except OSError as error:
+        return f"not written: {error.strerror or error}"
+    return str(file)
+
+
+def _render(found: Finding, kept: str, words: list[str], console: Console) -> None:
+    import shlex
+
     from rich.text import Text
 
     from brickprof.reports import comparison, terminal
@@ -110,6 +130,10 @@ def _render(found: Finding, console: Console) -> None:
     for trial in found.trials:
         lines.append(Text(f"  {trial.name:12}{trial.told}"))
         lines.append(Text(f"  {'':12}{clean(trial.folder or 'nothing was recorded')}"))
+    lines.append(Text(f"  {'Result':12}{clean(kept)}"))
+    if found.lacks_a_wait:
+        then = f"brickprof run --sync-check {clean(shlex.join(words))}"
+        lines.append(Text(f"  {'Then':12}{then}    names both lines"))
     console.print(terminal.fit(Text("\n").join(lines), console.encoding), soft_wrap=True)
-    if found.comparison is not None and not found.comparison.same:
+    if found.decided and found.comparison is not None and not found.comparison.same:
         comparison.render(found.comparison, console)

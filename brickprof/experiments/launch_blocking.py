@@ -67,6 +67,18 @@ class Finding:
     def exit_code(self) -> int:
         return {"same": 0, "order-matters": 1, "differ": 1}.get(self.outcome, NothingToJudge.exit_code)
 
+    @property
+    def decided(self) -> bool:
+        """Whether what the runs differ in says something."""
+        return self.outcome in ("order-matters", "differ")
+
+    @property
+    def lacks_a_wait(self) -> bool:
+        """Whether that is what they show."""
+        repeats = self.control is not None and self.control.same and not self.trials[1].failed
+        on_gpu = any(trial.on_gpu for trial in self.trials)
+        return on_gpu and (self.outcome == "order-matters" or (self.outcome == "differ" and repeats))
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "schema": 1, "experiment": "launch-blocking", "outcome": self.outcome, "text": self.text,
