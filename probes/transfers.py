@@ -87,7 +87,8 @@ class TransfersProbe(Probe):
         """Where the copy begins on the device, and the range that it is for Nsight, where somebody looks."""
         trace = self.session.trace
         here = threading.get_ident() == self.session.thread
-        mark = trace.clock.mark() if timed and here and trace.clock.running else None
+        seen = self._within < _MOST_WITHIN or way() != "D2D"
+        mark = trace.clock.mark() if seen and timed and here and trace.clock.running else None
         return mark, 0 if trace.ranges is None else self._range(way(), here, trace.ranges)
 
     def _range(self, way: str, here: bool, ranges: Ranges) -> int:

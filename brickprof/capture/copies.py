@@ -41,12 +41,14 @@ class Copy(NamedTuple):
 
 
 def place(tensor: torch.Tensor) -> str:
-    """Where a tensor's values lie: the host, a device by name, or nowhere."""
-    if tensor.is_cpu:
-        return HOST
-    if tensor.is_meta:
+    """Where a tensor's values lie: the host, a device by name, or nowhere. Nobody who answers for it is asked."""
+    try:
+        with torch._C.DisableTorchFunction():
+            if tensor.is_cpu:
+                return HOST
+            return "" if tensor.is_meta else str(tensor.device)
+    except Exception:  # a tensor that is a class's own affair
         return ""
-    return str(tensor.device)
 
 
 def where(device: torch.device | str | int) -> str:

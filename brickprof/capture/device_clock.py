@@ -194,16 +194,19 @@ class DeviceClock:
         try:
             if not marks[-1].event.query() or not all(mark.event.query() for mark in marks):
                 return False
-            self._timed(step)
+            times = {id(mark): int(step.first.event.elapsed_time(mark.event) * 1e6) for mark in marks}
         except Exception as error:
             self._failed(error)
             return False
+        try:
+            self._timed(step, marks, times)
+        except Exception as error:  # ours, and the same the next time
+            self._failed(error)
         return True
 
-    def _timed(self, step: _Step) -> None:
+    def _timed(self, step: _Step, marks: list[Mark], after_first: dict[int, int]) -> None:
         """Fills in the times of a step whose marks have all been passed."""
-        after_first = {id(mark): int(step.first.event.elapsed_time(mark.event) * 1e6) for mark in _marks(step)}
-        began = max(mark.queued - after_first[id(mark)] for mark in _marks(step))
+        began = max(mark.queued - after_first[id(mark)] for mark in marks)
         for row, before, after in step.spans:
             start, end = after_first[id(before)], after_first[id(after)]
             row[_DEVICE_NS] = max(end - start, 0)

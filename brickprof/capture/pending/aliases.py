@@ -37,6 +37,7 @@ class Alias:
     """The last launch at that time."""
     early: list[Use]
     """Copies that were under way then."""
+    dimensions: int
 
 
 class Aliases:
@@ -45,10 +46,10 @@ class Aliases:
         self._of: weakref.WeakKeyDictionary[Memory, list[Alias]] = weakref.WeakKeyDictionary()
         self._dead: list[tuple[Memory, Alias]] = []
 
-    def taken(self, memory: Memory, use: Use, holder: Any) -> None:
+    def taken(self, memory: Memory, use: Use, holder: Any, dimensions: int = 1) -> None:
         """The host took a view of ``memory``; ``holder`` lives as long as it, or is None where nobody can tell."""
         early = self._ledger.open(memory, use.region, writes=True)
-        alias = Alias(lambda: True, use, self._ledger.clocks.launched, early)
+        alias = Alias(lambda: True, use, self._ledger.clocks.launched, early, dimensions)
         if holder is not None:
             alias.alive = weakref.ref(holder, lambda _: self._died(memory, alias))
         held = self._of.setdefault(memory, [])
@@ -67,7 +68,8 @@ class Aliases:
         while self._dead:
             memory, alias = self._dead.pop(0)
             for copy in alias.early:
-                self._judge(memory, copy, alias, "alias-dropped", readings.of(alias.use.site))
+                reading = readings.of(alias.use.site, dimensions=alias.dimensions)
+                self._judge(memory, copy, alias, "alias-dropped", reading)
 
     def overwritten(self, memory: Memory, use: Use) -> None:
         """A copy into pinned memory is about to be launched: did anybody wait for the one before?"""
@@ -79,7 +81,8 @@ class Aliases:
                 if alias.alive() is None or not shared(alias.use.region, copy.region):
                     continue
                 if copy in alias.early:
-                    self._judge(memory, copy, alias, "alias-overwritten", readings.of(alias.use.site, use.site))
+                    reading = readings.of(alias.use.site, use.site, dimensions=alias.dimensions)
+                    self._judge(memory, copy, alias, "alias-overwritten", reading)
                 elif copy.number > alias.after:
                     self._ledger.accuse(memory, copy, alias.use, "alias-kept")
 

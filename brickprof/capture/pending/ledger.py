@@ -23,6 +23,7 @@ _MOST_USES = 64
 _MOST_ACCUSED = 256
 _MOST_FREED = 512
 _SWEEP_EVERY = 4096
+_FEWEST_ASTRAY = 64
 Key = Hashable
 
 
@@ -61,6 +62,8 @@ class Ledger:
         self._memories: dict[Key, Memory] = {}
         self._freed: list[Memory] = []
         self._astray: dict[Key, Memory] = {}
+        """Memory of a known home that other streams may still use when it dies; and some that they no longer do."""
+        self._most_astray = _FEWEST_ASTRAY
 
     # -- memory
 
@@ -91,6 +94,9 @@ class Ledger:
     def _collect(self) -> None:
         for key in [key for key, memory in self._astray.items() if memory.expired()]:
             self.release(key)
+        if len(self._astray) > self._most_astray:  # as many lookups as there are operations: only what has to be
+            self._astray = {key: memory for key, memory in self._astray.items() if self._left(memory)}
+            self._most_astray = max(_FEWEST_ASTRAY, 2 * len(self._astray))
 
     def _inherit(self, memory: Memory) -> None:
         lo, hi = memory.base, memory.base + memory.size
@@ -175,7 +181,7 @@ class Ledger:
         uses[place] = use
         if len(uses) > _MOST_USES:
             del uses[next(iter(uses))]
-        if not memory.pinned and use.agent != memory.home:
+        if not memory.pinned and memory.home not in (None, use.agent):
             self._astray[key] = memory
 
 

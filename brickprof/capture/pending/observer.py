@@ -79,7 +79,7 @@ class Observer:
             site = stacks.here(self.thread)
             if site is None or self.machine.capturing():
                 return None
-            with self._lock:
+            with self._lock, torch._C.DisableTorchFunction():
                 self.aliases.settle()
                 return act(site, *args)
         except Exception as error:
@@ -241,19 +241,23 @@ class Observer:
     # -- the host
 
     def host_reads(self, tensor: torch.Tensor, op: str) -> None:
+        self.guarded(self._reads, tensor, op)
+
+    def _reads(self, site: Site, tensor: torch.Tensor, op: str) -> None:
         if _plain(tensor):
-            self.guarded(lambda site: self._on_host(tensor, op, False, site))
+            self._on_host(tensor, op, False, site)
 
     def host_takes(self, tensor: torch.Tensor, op: str, holder: Any) -> None:
         """The host got a view of the tensor that torch knows nothing of."""
-        if _plain(tensor):
-            self.guarded(self._takes, tensor, op, holder)
+        self.guarded(self._takes, tensor, op, holder)
 
     def _takes(self, site: Site, tensor: torch.Tensor, op: str, holder: Any) -> None:
+        if not _plain(tensor):
+            return
         if self.ledger.memory(_key(tensor)) is None and not self.machine.pinned(tensor):
             return
         memory = self._meet(tensor, pinned=True)
-        self.aliases.taken(memory, Use(HOST, op, False, _region(tensor), site), holder)
+        self.aliases.taken(memory, Use(HOST, op, False, _region(tensor), site), holder, tensor.dim())
 
     # -- events and waits
 
@@ -315,4 +319,6 @@ def _region(tensor: torch.Tensor) -> Region:
 
 
 def _plain(tensor: torch.Tensor) -> bool:
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return False
     return tensor.layout is torch.strided and tensor.device.type == "cpu"

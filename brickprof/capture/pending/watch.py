@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +24,7 @@ from brickprof.capture.pending.machine import Cuda
 from brickprof.capture.pending.observer import Charge, Observer
 from brickprof.capture.pending.races import Tell
 from brickprof.capture.taps import triton_arguments
+from brickprof.capture.taps.swap import Like
 
 _plain_dispatch = torch._C._disabled_torch_dispatch_impl
 _READS = ("tolist", "__repr__", "__reduce_ex__")
@@ -60,6 +63,9 @@ class Eye(TorchDispatchMode):
 
 
 class Watch:
+    """One observer with its eyes. A child that is forked off meanwhile sees nothing: it has no device, and a loader's
+    worker would pay for each of its operations."""
+
     def __init__(self, tell: Tell, failed: Callable[[Exception], None], charge: Charge = lambda _ns: None) -> None:
         self._tell = tell
         self._failed = failed
@@ -82,6 +88,7 @@ class Watch:
         self._eye = Eye(observer)
         self._eye.__enter__()  # type: ignore[no-untyped-call]
         self.observer = observer
+        _watching.add(self)
         return True
 
     def _hear_kernels(self, observer: Observer) -> None:
@@ -96,11 +103,35 @@ class Watch:
             return
         observer.finish()
         observer.awake = False
+        _watching.discard(self)
         while self._undo:
             self._undo.pop()()
+        self._close_eye()
+
+    def _close_eye(self) -> None:
         depth = torch._C._len_torch_dispatch_stack()
         if self._eye is not None and depth and torch._C._get_dispatch_stack_at(depth - 1) is self._eye:
             self._eye.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def forked(self) -> None:
+        """In a child: what was replaced hands on, the mode is gone where it is on top."""
+        observer, self.observer = self.observer, None
+        if observer is not None:
+            observer.awake = False
+        with contextlib.suppress(Exception):
+            self._close_eye()
+
+
+_watching: weakref.WeakSet[Watch] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for watch in list(_watching):
+        watch.forked()
+    _watching.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def listen(observer: Observer) -> list[Callable[[], None]]:
@@ -163,6 +194,8 @@ def put(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]
     wrapper = make(original)
     with contextlib.suppress(AttributeError, TypeError):
         functools.update_wrapper(wrapper, original)
+    if owner is torch.Tensor:
+        wrapper = Like(wrapper, original)
     setattr(owner, name, wrapper)
 
     def undo() -> None:

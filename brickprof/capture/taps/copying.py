@@ -113,7 +113,7 @@ def _moving(original: Any, name: str) -> Any:
 
 def _may_leave(name: str, args: Any, kwargs: Any) -> bool:
     """Whether a tensor may go elsewhere: a cast stays where it is."""
-    if name == "cpu" and args[0].is_cpu:
+    if name == "cpu" and copies.place(args[0]) == copies.HOST:
         return False
     return not (len(args) > 1 and isinstance(args[1], torch.dtype) and "device" not in kwargs)
 
@@ -164,7 +164,7 @@ def _indexing(original: Any, name: str) -> Any:
         if _idle() or copies.place(self) in ("", copies.HOST):
             return original(self, index, *value)
         result, start, end, marks = _inside(original, (self, index, *value), {}, lambda: _sends(index, value))
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
             _tell_index(self, index, value, (start, end), marks, sys._getframe(1))
         return result
 
@@ -206,7 +206,7 @@ def _tell(
     source: Any, target: Tensor, how: str, args: Any, kwargs: Any, times: tuple[int, int], marks: Marks,
     frame: FrameType,
 ) -> None:  # fmt: skip
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
         way = _way(source, target, how)
         asked = sites.asked(frame) if way else None
         if asked is None:
@@ -230,7 +230,7 @@ def _own_line(frame: FrameType) -> str:
 
 def _tell_within(target: Tensor, how: str, device: str, site: str, times: tuple[int, int], marks: Marks) -> None:
     """A copy from one part of a device's memory to another; its gradient needs none."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
         size = target.numel() * target.element_size()
         _hand_on(Copy("D2D", size, how, site, *times, blocking=False, device=device, within=True), marks)
 
@@ -264,10 +264,7 @@ def _pinned(tensor: Tensor, way: str) -> bool | None:
     """Whether the host's side is pinned; None where asking would be an operation of the user's."""
     if way == "D2D":
         return False
-    if hands_off():
-        return None
-    with torch._C.DisableTorchFunction():
-        return bool(tensor.is_pinned())
+    return None if hands_off() else bool(tensor.is_pinned())
 
 
 def _tell_index(

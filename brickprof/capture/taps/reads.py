@@ -112,7 +112,7 @@ def _counted(original: Any, name: str) -> Any:
         if name == "where" and len(args) + len(kwargs) > 1:
             return original(*args, **kwargs)
         result, start, end = _timed(original, args, kwargs)
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
             _count(given, kind, start, end, sys._getframe(1))
         return result
 
@@ -151,6 +151,8 @@ def _waited(kind: str, asked: tuple[str, bool], start: int, end: int, *, whole: 
 
 def _count(given: torch.Tensor, kind: str, start: int, end: int, frame: FrameType) -> None:
     ns, on_host, whole = end - start, copies.place(given) == copies.HOST, given.dim() > 0
+    while sites.wraps(frame.f_code.co_filename) and frame.f_back is not None:
+        frame = frame.f_back
     if on_host:  # torch itself reads many of those: only what the user's own line asks for
         if sites.users(frame.f_code.co_filename):
             told(kind, site := sites.line(frame), True, ns=ns, on_host=True, whole=whole)
