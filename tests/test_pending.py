@@ -32,7 +32,7 @@ from brickprof.capture.pending.watch import (
     wrap_any_device,
 )  # fmt: skip
 from brickprof.probes.pending import PendingProbe
-from tests.fake_streams import DEFAULT, Gpu
+from tests.fake_streams import DEFAULT, Gpu, choosing, touching
 
 SIDE, OTHER = 1, 2
 Scenario = Callable[[Gpu], None]
@@ -539,6 +539,24 @@ def a_kernel_that_may_use_the_other_half(gpu):
 
 
 @healthy
+def a_kernel_that_is_handed_both_halves_and_reads_its_own(gpu):
+    one, other, out = gpu.tensor(8), gpu.tensor(8), gpu.tensor(8)
+    gpu.wait_stream(SIDE, DEFAULT)
+    with gpu.stream(SIDE):
+        other.fill_(1)
+    gpu.kernel(one, other, out, 0, source=choosing)
+
+
+@healthy
+def a_kernel_that_is_handed_what_it_has_no_use_for(gpu):
+    x, absent, out = gpu.tensor(8), gpu.tensor(8), gpu.tensor(8)
+    gpu.wait_stream(SIDE, DEFAULT)
+    with gpu.stream(SIDE):
+        absent.fill_(1)
+    gpu.kernel(x, x, out, absent)
+
+
+@healthy
 def a_kernel_inside_a_capture(gpu):
     with gpu.stream(SIDE):
         made = gpu.tensor(4)
@@ -810,12 +828,14 @@ def test_an_inverse_waits_for_the_host():
 
 
 def test_kernels_that_share_a_tensor_in_no_order_are_counted():
-    for scenario, doubtful in ((kernels_in_order, 0), (two_kernels_that_may_both_only_read, 2)):
+    handed = a_kernel_that_is_handed_both_halves_and_reads_its_own
+    told = ((kernels_in_order, 0, 2), (two_kernels_that_may_both_only_read, 2, 2), (handed, 1, 1))
+    for scenario, doubtful, kernels in told:
         gpu = Gpu()
         with gpu.on():
             scenario(gpu)
         assert (gpu.observer.ledger.doubtful > 0) == (doubtful > 0), scenario.__name__
-        assert gpu.observer.kernels == 2 and gpu.observer.astray == 0
+        assert gpu.observer.kernels == kernels and gpu.observer.astray == 0
 
 
 def test_a_kernel_that_is_given_memory_of_the_host_is_counted():
@@ -1089,7 +1109,7 @@ def test_where_a_class_of_torchs_cannot_be_changed_the_observer_knows(monkeypatc
 
 def test_kernels_are_heard_from_when_triton_is_there(monkeypatch):
     class JITFunction:
-        __name__ = "mine"
+        __name__, arg_names, fn = "mine", ("x",), staticmethod(touching)
 
         def run(self, *args, grid, warmup=False):
             return args, grid

@@ -156,7 +156,7 @@ class Ledger:
                 continue
             if (use.agent, other.number) in memory.accused or not shared(use.region, other.region):
                 continue
-            if not (writes and _covered(use, other)):
+            if not (writes and use.touched and other.touched and _covered(use, other)):
                 self.doubtful += 1
                 continue
             if len(memory.accused) >= _MOST_ACCUSED:
@@ -176,7 +176,7 @@ class Ledger:
             for place, other in list(uses.items()):
                 if within(other.region, use.region) and known(use.agent, other.agent, other.number):
                     del uses[place]
-        place = (use.agent, use.write, use.certain, use.region)
+        place = (use.agent, use.write, use.certain, use.touched, use.region)
         uses.pop(place, None)
         uses[place] = use
         if len(uses) > _MOST_USES:

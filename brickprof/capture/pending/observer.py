@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from brickprof.capture.pending import operations, stacks
+from brickprof.capture.pending import operations, reaches, stacks
 from brickprof.capture.pending.aliases import Aliases
 from brickprof.capture.pending.clocks import HOST, Clocks
 from brickprof.capture.pending.contents import Contents
@@ -195,17 +196,20 @@ class Observer:
 
     def kernel_launched(self, launch: triton_arguments.Launch) -> None:
         """A Triton kernel is about to be put on the current stream of the current device."""
-        name = str(getattr(launch.function, "__name__", "triton"))
-        given = [each if isinstance(each, torch.Tensor) else getattr(each, "base", each) for each in launch.args]
-        self.guarded(self._kernel, name, list(operations.tensors([*given, *launch.kwargs.values()])))
+        self.guarded(self._kernel, launch)
 
-    def _kernel(self, site: Site, name: str, given: list[torch.Tensor]) -> None:
+    def _kernel(self, site: Site, launch: triton_arguments.Launch) -> None:
         self.kernels += 1
         stream, number = self._launch(self.machine.current_device())
-        on_device = [tensor for tensor in given if self.machine.on_device(tensor)]
+        name = str(getattr(launch.function, "__name__", "triton"))
+        names, reached = getattr(launch.function, "arg_names", ()), reaches.reached(launch.function)
+        named = [*zip_longest(names[: len(launch.args)], launch.args), *launch.kwargs.items()]
+        given = [(each, tensor) for each, value in named for tensor in _handed(value)]
+        on_device = [(each, tensor) for each, tensor in given if self.machine.on_device(tensor)]
         self.astray += len(on_device) < len(given)
-        for tensor in on_device:
-            self._use(tensor, Use(stream, name, False, _region(tensor), site, number, certain=False))
+        for each, tensor in on_device:
+            use = Use(stream, name, False, _region(tensor), site, number, certain=False, touched=each in reached)
+            self._use(tensor, use)
 
     def graph_replayed(self) -> None:
         if self.awake:
@@ -308,6 +312,11 @@ class Observer:
         with self._lock:
             self.aliases.settle()
             self.races.finish()
+
+
+def _handed(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in an argument of a kernel; a descriptor's own."""
+    return operations.tensors([value if isinstance(value, torch.Tensor) else getattr(value, "base", value)])
 
 
 def _key(tensor: torch.Tensor) -> int:

@@ -33,6 +33,8 @@ class Use:
     """Of a launch; the host's own uses have none."""
     certain: bool = True
     """Whether all of the region is touched; of a tensor that a kernel was given, some of it is, nobody knows which."""
+    touched: bool = True
+    """Whether any of it is for certain: a kernel may leave alone what it was given."""
 
 
 @dataclass(frozen=True, slots=True)
