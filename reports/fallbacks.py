@@ -1,7 +1,7 @@
 """What took the place of our own kernels, in a line for each reason.
 
 Enters: the ``run`` part of a diagnosis. Leaves: lines of text, each string of the run's cleaned; none where every
-kernel ran.
+kernel ran. That there is none on a CPU is no news, and told where everything is.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ def lines(run: dict[str, Any]) -> list[str]:
             said = f"{_WORDS.get(operation, operation)} by {row.get('instead') or 'torch'}"
             by_reason.setdefault(_reason(str(row.get("reason") or "")), []).append(said)
     return [_line(", ".join(dict.fromkeys(said)), reason) for reason, said in by_reason.items()]
+
+
+def on_host(run: dict[str, Any]) -> list[str]:
+    """``statistics by torch's foreach calls: no GPU is used``."""
+    return [_line(f"statistics by {run['statistics_by']}", "no GPU is used")] if run.get("statistics_by") else []
 
 
 def _line(said: str, reason: str) -> str:

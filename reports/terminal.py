@@ -211,7 +211,7 @@ def _tail(diagnosis: Diagnosis, *, counts: bool = True) -> str:
     parts = _counts(diagnosis) if counts else []
     parts += _mfu(diagnosis.run)
     parts += _cost(diagnosis.run)
-    parts += fallbacks.lines(diagnosis.run)
+    parts += fallbacks.lines(diagnosis.run) + ([] if counts else fallbacks.on_host(diagnosis.run))
     parts += [f"damaged: {clean(damage)}" for damage in diagnosis.run.get("damage") or [] if counts]
     if diagnosis.verdict is Verdict.FAIL and diagnosis.run.get("folder"):
         parts.append(f"recorded in {clean(diagnosis.run['folder'])}")

@@ -14,7 +14,7 @@ from launching import events, exited, run, script
 
 from brickprof.cli import doctor
 from brickprof.journal import read_events
-from brickprof.launch import neighbours, nvml, processes
+from brickprof.launch import neighbours, nvml, processes, sanitizer
 from brickprof.launch.card import Cards, CardWatch
 from brickprof.launch.neighbours import Neighbours, without_parent
 
@@ -307,3 +307,15 @@ def test_doctor_says_in_one_line_that_there_is_none(monkeypatch):
     monkeypatch.setattr(nvml, "library", absent)
     check = doctor._card()
     assert check.state == "missing" and "Driver Not Loaded" in check.says
+
+
+def test_doctor_says_whether_the_sanitizer_can_be_used(monkeypatch, tmp_path):
+    program = tmp_path / "compute-sanitizer"
+    program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert doctor._sanitizer({"available": False}) == [], "without a GPU nobody asks"
+    (check,) = doctor._sanitizer({"available": True})
+    assert check.state == "ok" and str(program) in check.says
+    monkeypatch.setattr(sanitizer, "_places", lambda given: iter(()))
+    (check,) = doctor._sanitizer({"available": True})
+    assert check.state == "missing" and "not installed here" in check.says and "CUDA toolkit" in check.says

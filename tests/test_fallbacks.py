@@ -53,6 +53,18 @@ def test_a_run_whose_kernels_ran_says_nothing_of_it():
     assert "foreach" not in shown(found, overview) + page.text(found, run)
 
 
+@pytest.mark.parametrize(("device", "told"), [("cpu", 1), ("cuda:0", 0), (None, 0)])
+def test_that_there_is_no_gpu_for_kernels_is_told_where_everything_is(device, told):
+    run = made()
+    for event in run.records:
+        if getattr(event, "kind", "") == "tensor" and device:
+            event.fields["device"] = device
+    found = diagnose(run.run())
+    said = "statistics by torch's foreach calls: no GPU is used"
+    assert shown(found, overview).count(said) == told
+    assert said not in shown(found, terminal), "one line of a healthy run has no room for it"
+
+
 @pytest.mark.parametrize(
     ("fields", "says"),
     [

@@ -290,6 +290,17 @@ def test_ends_on_the_host_make_few_transfers_each_with_its_line(tmp_path):
     assert contracts(brickprof.diagnose(run))["C-GPUTRAIN-002"].verdict == "PASS"
 
 
+@pytest.mark.parametrize("changes", [{}, {"kernels": "torch"}, {"host_ends": True}], ids=str)
+def test_ten_steps_of_the_reference_have_the_losses_of_the_host(changes):
+    """C-GPUTRAIN-002: the losses of a device and of the host are within 1e-3 after ten steps."""
+    losses = {}
+    for device in ("cpu", "cuda"):
+        trainer = Trainer(Config(steps=10, **changes), device=device)
+        batches = trainer.batches()
+        losses[device] = [float(trainer.train_step(batches)) for _ in range(10)]
+    assert losses["cuda"] == pytest.approx(losses["cpu"], abs=1e-3), losses
+
+
 class Travelling(Trainer):
     """The norm of every gradient goes to the host."""
 

@@ -74,7 +74,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 
 def examine() -> list[Check]:
     told = ask_torch()
-    ours = [_python(), *_packages(), _torch(told), _gpu(told), _card(), _triton(told)]
+    ours = [_python(), *_packages(), _torch(told), _gpu(told), _card(), _triton(told), *_sanitizer(told)]
     return [*ours, _telemetry(), _disk(), _proc(), _plugins()]
 
 
@@ -188,11 +188,25 @@ def _triton(told: dict[str, Any]) -> Check:
     version = _version("triton")
     if not told.get("available"):
         named = "triton is not installed" if version is None else f"triton {version} is there"
-        return Check("kernels", "missing", f"{named}, and no GPU: there are no kernels to capture")
+        says = "there are no kernels to capture, and statistics are taken by torch's foreach calls"
+        return Check("kernels", "missing", f"{named}, and no GPU: {says}")
     if version is None:
         says = "statistics are taken by torch's foreach calls; kernels are captured in windows of torch's profiler"
         return Check("kernels", "missing", f"triton is not installed: {says}")
     return Check("kernels", "ok", f"triton {version}")
+
+
+def _sanitizer(told: dict[str, Any]) -> list[Check]:
+    """Where there is a device to look at."""
+    from brickprof.errors import UsageError
+    from brickprof.launch import sanitizer
+
+    if not told.get("available"):
+        return []
+    try:
+        return [Check("sanitizer", "ok", f"{sanitizer.found()}, for --sanitizer")]
+    except UsageError as error:
+        return [Check("sanitizer", "missing", f"--sanitizer will not work: {error}")]
 
 
 def _telemetry() -> Check:
