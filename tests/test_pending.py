@@ -32,7 +32,7 @@ from brickprof.capture.pending.watch import (
     wrap_any_device,
 )  # fmt: skip
 from brickprof.probes.pending import PendingProbe
-from tests.fake_streams import DEFAULT, Gpu, choosing, touching
+from tests.fake_streams import DEFAULT, FakeMachine, Gpu, choosing, touching
 
 SIDE, OTHER = 1, 2
 Scenario = Callable[[Gpu], None]
@@ -1163,3 +1163,18 @@ def test_it_can_be_asked_for_where_somebody_attaches(tmp_path, monkeypatch, aske
     with brickprof.attach(None, out=tmp_path, sync_check=asked):
         pass
     assert [probe._watch is not None for probe in made] == [asked is True]
+
+
+def test_a_watch_that_cannot_begin_leaves_nothing_behind(monkeypatch):
+    def breaks(_observer):
+        raise RuntimeError("another torch")
+
+    before, watch = torch.Tensor.tolist, Watch(lambda fields: None, lambda error: None)
+    monkeypatch.setattr("brickprof.capture.pending.watch.Cuda", FakeMachine)
+    monkeypatch.setattr("brickprof.capture.pending.watch.wrap_any_device", breaks)
+    heard = torch.cuda._gpu_trace.EventRecordCallbacks.callback_list
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="another torch"):
+            watch.start(ready=True)
+    assert torch.Tensor.tolist is before and heard == [] and not torch._C._len_torch_dispatch_stack()
+    watch.stop()

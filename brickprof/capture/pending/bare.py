@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def let_import() -> Callable[[], None]:
+def let_import() -> list[Callable[[], None]]:
     """From now on a module can be imported while a named tuple is being made; how to undo that."""
     mended = [names for kind in tuple.__subclasses__() if (names := _builtins(kind)) == {}]
     for names in mended:
@@ -23,7 +23,7 @@ def let_import() -> Callable[[], None]:
         for names in mended:
             names.pop("__import__", None)
 
-    return undo
+    return [undo]
 
 
 def _builtins(kind: type) -> dict[str, Any] | None:

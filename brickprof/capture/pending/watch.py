@@ -83,10 +83,16 @@ class Watch:
         if not (ready or torch.cuda.is_initialized()) or torch._C._len_torch_dispatch_stack():
             return False
         observer = Observer(Cuda(), self._tell, self._failed, self._charge)
-        self._undo = [bare.let_import(), *listen(observer), *wrap(observer)]
-        self._hear_kernels(observer)
-        self._eye = Eye(observer)
-        self._eye.__enter__()  # type: ignore[no-untyped-call]
+        try:
+            for begin in (bare.let_import, functools.partial(listen, observer), functools.partial(wrap, observer)):
+                self._undo += begin()
+            self._hear_kernels(observer)
+            self._eye = Eye(observer)
+            self._eye.__enter__()  # type: ignore[no-untyped-call]
+        except Exception:  # whole or not at all
+            observer.awake = False
+            self._put_back()
+            raise
         self.observer = observer
         _watching.add(self)
         return True
@@ -104,8 +110,12 @@ class Watch:
         observer.finish()
         observer.awake = False
         _watching.discard(self)
+        self._put_back()
+
+    def _put_back(self) -> None:
         while self._undo:
-            self._undo.pop()()
+            with contextlib.suppress(Exception):
+                self._undo.pop()()
         self._close_eye()
 
     def _close_eye(self) -> None:
@@ -139,9 +149,9 @@ def listen(observer: Observer) -> list[Callable[[], None]]:
     from torch.cuda import _gpu_trace
 
     torch._C._activate_gpu_trace()
+    registries = {signal: getattr(_gpu_trace, registry).callback_list for registry, signal in _TRACED.items()}
     undo: list[Callable[[], None]] = []
-    for registry, signal in _TRACED.items():
-        heard: list[Any] = getattr(_gpu_trace, registry).callback_list
+    for signal, heard in registries.items():
         callback = getattr(observer, signal)
         heard.append(callback)
         undo.append(functools.partial(_without, heard, callback))
@@ -157,19 +167,27 @@ def _without(heard: list[Any], callback: Any) -> None:
 
 
 def wrap(observer: Observer) -> list[Callable[[], None]]:
-    """Wraps what is neither dispatched nor traced; how to undo it."""
-    undo = [put(torch.Tensor, name, functools.partial(_reading, observer, name)) for name in _READS]
-    undo.append(put(torch.Tensor, "numpy", functools.partial(_taking, observer, "numpy")))
-    undo.append(put(torch.Tensor, "__dlpack__", functools.partial(_taking, observer, "__dlpack__")))
-    asked = functools.partial(_asking, observer.event_done, observer.event_not_done, _event)
-    undo.append(put(torch.cuda.Event, "query", asked))
-    undo.append(put(torch.cuda.Event, "elapsed_time", functools.partial(_measuring, observer, _event)))
-    asked = functools.partial(_asking, observer.stream_done, observer.stream_not_done, _stream)
-    undo.append(put(torch.cuda.Stream, "query", asked))
-    undo.append(put(torch.cuda.CUDAGraph, "replay", functools.partial(_replaying, observer)))
-    for owner in (torch.cuda, torch.cuda.memory):
-        undo.append(put(owner, "empty_cache", functools.partial(_emptying, observer)))
-    return [*undo, *wrap_any_device(observer)]
+    """Wraps what is neither dispatched nor traced, whole or not at all; how to undo it."""
+    about = functools.partial
+    event = about(_asking, observer.event_done, observer.event_not_done, _event)
+    stream = about(_asking, observer.stream_done, observer.stream_not_done, _stream)
+    plan: list[tuple[Any, str, Callable[[Any], Any]]] = [
+        *((torch.Tensor, name, about(_reading, observer, name)) for name in _READS),
+        (torch.Tensor, "numpy", about(_taking, observer, "numpy")),
+        (torch.Tensor, "__dlpack__", about(_taking, observer, "__dlpack__")),
+        (torch.cuda.Event, "query", event), (torch.cuda.Event, "elapsed_time", about(_measuring, observer, _event)),
+        (torch.cuda.Stream, "query", stream), (torch.cuda.CUDAGraph, "replay", about(_replaying, observer)),
+        *((owner, "empty_cache", about(_emptying, observer)) for owner in (torch.cuda, torch.cuda.memory)),
+    ]  # fmt: skip
+    undo: list[Callable[[], None]] = []
+    try:
+        for owner, name, make in plan:
+            undo.append(put(owner, name, make))
+        return [*undo, *wrap_any_device(observer)]
+    except Exception:
+        for each in reversed(undo):
+            each()
+        raise
 
 
 def wrap_any_device(observer: Observer) -> list[Callable[[], None]]:
