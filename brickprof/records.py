@@ -92,9 +92,10 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
     collective   op, seq (per group), group, ranks, numel, dtype, asynchronous, waited, phase (open|done|wait|orphaned),
                  site, ns
     syncs        count, device (of tensors on a device), ns (until those were there), sites [[file:line, n, whole
-                 tensors, of a device, ns]], kinds [[file:line, item|to|print|nonzero|mask|..., n, ns]], torch [n, ns]
-                 (what torch read of a device for itself), around {file:line: what the loops around it run over}, waits
-                 [[file:line, synchronize|stream.synchronize|event.synchronize, n, ns]] (that asked for no value)
+                 tensors, of a device, ns, ns of the longest]], kinds [[file:line, item|to|print|nonzero|mask|..., n,
+                 ns]], torch [n, ns] (what torch read of a device for itself), around {file:line: what the loops around
+                 it run over}, waits [[file:line, synchronize|stream.synchronize|event.synchronize, n, ns, ns of the
+                 longest]] (that asked for no value)
                                                                    host reads, sampled steps
     transfers    count, bytes, ns (of the host), backwards, device [names], rows [[file:line, H2D|D2H|D2D|pin, n, bytes,
                  pinned, blocking, ns]], home [[file:line, micro-batches, n, bytes]] (to the host, no part of the graph)
@@ -119,7 +120,8 @@ Event kinds and their fields (every event also has ``seq``, ``t`` (unix ns), ``s
                  cannot be heard), replays (of graphs), kernels (Triton's), astray (those that were given memory of the
                  host), doubtful (pairs that nothing orders, of which one is a kernel): what was looked at so far
     arguments    kernel, site, brick, arguments [{name, shape, strides}], sizes {name: n}, constants {name: n}, bounds
-                 {stride: [size]} (by its source): what a launch of a Triton kernel was told, once for all like it
+                 {stride: [size]} (by its source), casts (only where its source casts pointers, so that strides may be
+                 in another unit): what a launch of a Triton kernel was told, once for all like it
     retained     graphs (of losses of earlier steps, alive), since, looked
     mode         model, training, mixed
     activation   block outputs that are not finite: brick, nan, inf, numel, dtype, phase, inputs_finite;

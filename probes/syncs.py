@@ -76,8 +76,11 @@ def _fields(told: dict[reads.Read, reads.Tally]) -> dict[str, Any]:
     waits = sorted(((read, told[read]) for read in told.keys() - found.keys()), key=lambda item: -item[1].ns)
     lines: dict[str, list[int]] = {}
     for read, tally in found.items():
-        row = lines.setdefault(read.site, [0, 0, 0, 0])
-        row[:] = [row[0] + tally.count, row[1] + tally.whole, row[2] + tally.device, row[3] + tally.ns]
+        row = lines.setdefault(read.site, [0, 0, 0, 0, 0])
+        row[:] = [
+            row[0] + tally.count, row[1] + tally.whole, row[2] + tally.device, row[3] + tally.ns,
+            max(row[4], tally.longest),
+        ]  # fmt: skip
     sites = sorted(lines.items(), key=lambda item: -item[1][0])[:_MOST_SITES]
     kinds = sorted(found.items(), key=lambda item: -item[1].ns)[:_MOST_SITES]
     fields: dict[str, Any] = {
@@ -90,7 +93,9 @@ def _fields(told: dict[reads.Read, reads.Tally]) -> dict[str, Any]:
     if written := {site: reads.around[site] for site, _ in sites if reads.around.get(site)}:
         fields["around"] = written
     if waits:
-        fields["waits"] = [[read.site, read.kind, tally.count, tally.ns] for read, tally in waits[:_MOST_SITES]]
+        fields["waits"] = [
+            [read.site, read.kind, tally.count, tally.ns, tally.longest] for read, tally in waits[:_MOST_SITES]
+        ]
     if reads.own.count:
         fields["torch"] = [reads.own.count, reads.own.ns]
     return fields

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import time
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from brickprof import settings
 from brickprof.bricks import Brick, Kind
 from brickprof.capture.budgets import Budgets, Declared, efficiency
 from brickprof.capture.device_clock import DeviceClock
+from brickprof.contracts import registry
 from brickprof.contracts.verdicts import Verdict
 from brickprof.diagnosis import Diagnosis
 from brickprof.errors import ConfigurationError
@@ -24,6 +26,8 @@ from brickprof.records import BUDGET, DECLARED, PHASES, Span
 from brickprof.reports import budgets as reported
 from brickprof.reports import html as page
 from brickprof.reports import overview
+from brickprof.rules.budgeted import Budgeted
+from brickprof.rules.story import Story
 
 FORWARD, BACKWARD = PHASES.index("forward"), PHASES.index("backward")
 
@@ -407,6 +411,54 @@ def test_what_brickprof_took_itself_is_not_held_against_a_brick_around_blocks(on
             made.event("sampled", step, level="standard", reason="cadence", tensors=1, roles=["activation"])
     found = brickprof.diagnose(made.run())
     assert len(found.findings) == (not inside) and found.run["over_budget"][0]["us"] == 1_200
+
+
+def test_looking_is_given_to_the_credit_of_a_brick_however_many_bricks_of_the_scripts_are_around_the_block():
+    """Of two bricks that are over their budgets by looking, the one with a block deep inside is none."""
+    spans = []
+    for step in range(30):
+        deep, plain_ = device_time(12_000, step, "deep"), device_time(12_000, step, "plain")
+        deep, plain_ = (
+            replace(deep, id=10_000 + step, device_ns=None),
+            replace(plain_, id=20_000 + step, device_ns=None),
+        )
+        spans += [deep, plain_]
+        parent = deep.id
+        for depth in range(5):
+            inner = Span(Brick(Kind.BLOCK, f"d{depth}"), step, deep.start_ns, deep.end_ns, "user",
+                         30_000 + 10 * step + depth, parent)  # fmt: skip
+            spans.append(inner)
+            parent = inner.id
+        spans.append(Span(Brick(Kind.BLOCK, "head", "Net"), step, deep.start_ns, deep.end_ns, "forward", 40_000 + step,
+                          parent))  # fmt: skip
+        spans.append(Span(Brick(Kind.STEP, "step"), step, deep.start_ns, deep.start_ns + 10**7, "step", 50_000 + step,
+                          attributes={"looking_ns": 300_000}))  # fmt: skip
+    (finding,) = diagnosed(spans)[0].findings
+    assert finding.brick == "plain" and "more" not in finding.symptom
+
+
+def test_many_bricks_over_their_budgets_are_judged_at_once():
+    spans = []
+    for step in range(30):
+        for place in range(400):
+            span = replace(device_time(2_500, step, f"part{place}"), id=10_000 * (step + 1) + 2 * place)
+            spans += [span, replace(span, brick=Brick(Kind.BLOCK, f"in{place}"), id=span.id + 1, parent=span.id,
+                                    attributes={})]  # fmt: skip
+    made, judged = Made("attention", "head"), Budgeted()
+    made.healthy(20)
+    for span in spans:
+        judged.feed(span)
+    begun = time.process_time()
+    found = judged.worst(Story.of(made.run()), registry.library()["C-BUDGET-001"])
+    assert found is not None and "so do 399 more bricks" in found.symptom
+    assert time.process_time() - begun < 4.0
+
+
+def test_steps_are_not_remembered_where_nothing_was_declared():
+    judged, looked = Budgeted(), {"looking_ns": 1000}
+    for step in range(20_000):
+        judged.feed(Span(Brick(Kind.STEP, "step"), step, START, START + 1, "step", step + 1, attributes=looked))
+    assert len(judged._looking) <= 4096
 
 
 def test_of_layers_that_are_all_over_their_budgets_the_first_is_the_finding():

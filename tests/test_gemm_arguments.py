@@ -6,14 +6,17 @@ import ast
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import brickprof
-from brickprof.capture import kernel_indices
+from brickprof.capture import kernel_indices, shadows
+from brickprof.capture.taps.triton_calls import Call
 from brickprof.contracts import registry
 from brickprof.contracts.verdicts import ContractResult, Verdict
 from brickprof.diagnosis import diagnose
@@ -235,6 +238,38 @@ def test_a_damaged_event_accuses_nobody(fields):
     assert judged({"kernel": "matmul", **fields}).verdict is Verdict.NOT_EVALUATED
 
 
+def odd(shape: list[Any], strides: list[Any]) -> dict[str, Any]:
+    return plain(stride_cm=K) | {"arguments": [{"name": "c_ptr", "shape": shape, "strides": strides}]}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        odd([2] * 20_000, [1] * 20_000), odd([2] * 3_000 + [3], [7] * 3_001), odd([M, 10**400], [N, 1]),
+        odd([M, N], [2**62, 1]), odd([M, N], [N, -1]), odd([M, None], [N, 1]), plain(stride_cm=10**4400),
+        plain() | {"bounds": {"stride_am": [["M"]]}}, plain(stride_cm=K) | {"bounds": {"stride_cm": [{}]}},
+    ],
+    ids=["very many dimensions", "dimensions", "a size", "a stride", "a sign", "nothing", "a number", "a bound",
+         "a bound of a stride"],
+)  # fmt: skip
+def test_what_no_tensor_has_is_left_aside_at_once(fields):
+    begun = time.perf_counter()
+    result = judged(fields)
+    assert not result.violations and time.perf_counter() - begun < 2.0
+    assert len(judged(fields, plain(bounds=BOUNDS, stride_cm=K)).violations) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "stride"), [((M, 128), 32), ((M, 64), 32)], ids=["int8 as int32", "bfloat16 as int32"]
+)
+def test_strides_of_a_pointer_that_is_cast_are_in_another_unit(rows, stride):
+    """The row of the packed operand in the new unit is just N."""
+    fields = product(tensor(*rows), tensor(rows[1], N), tensor(M, N), bounds=BOUNDS, stride_am=stride)
+    assert judged(fields).verdict is Verdict.FAIL
+    assert judged(fields | {"casts": True}).verdict is Verdict.NOT_EVALUATED
+    assert judged(plain(bounds=BOUNDS) | {"casts": True}).verdict is Verdict.PASS
+
+
 # -- names, layouts, source
 
 
@@ -298,6 +333,32 @@ def test_the_source_of_a_block_pointer_says_it_at_once():
     source = "tl.make_block_ptr(base=c, shape=(M, N), strides=(stride_cm, stride_cn), offsets=(0, 0), order=(1, 0))"
     names = ["M", "N", "stride_cm", "stride_cn"]
     assert kernel_indices.bounds_in(ast.parse(source), names) == {"stride_cm": ["M"], "stride_cn": ["N"]}
+
+
+def packed(a_ptr, out, tl):
+    tl.store(out, tl.load(a_ptr.to(tl.pointer_type(tl.int32))))
+
+
+def reinterpreted(a_ptr, out, tl):
+    tl.store(out, tl.load(a_ptr).to(tl.int32, bitcast=True))
+
+
+def converted(a_ptr, out, tl):
+    """No pointer_type(...), no bitcast=True but in words."""
+    tl.store(out, tl.load(a_ptr).to(tl.int32, bitcast=False).to(tl.float32))
+
+
+def test_the_source_says_whether_a_pointer_is_cast():
+    assert kernel_indices.casts(packed) and kernel_indices.casts(reinterpreted)
+    assert not kernel_indices.casts(converted) and not kernel_indices.casts(len) and not kernel_indices.casts(None)
+
+
+@pytest.mark.parametrize(("kernel", "casts"), [(packed, True), (converted, False)])
+def test_what_a_kernel_was_told_says_whether_it_casts(kernel, casts):
+    function = SimpleNamespace(fn=kernel, arg_names=["a_ptr", "out", "tl"])
+    call = Call(function, print, (tensor(M, N), tensor(M, N), 3), {}, "train.py:40", False)
+    told = shadows.layout(call, {"a_ptr": tensor(M, N)})
+    assert told.get("casts", False) is casts and ("casts" in told) is casts
 
 
 def test_a_kernel_without_source_bounds_nothing():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from making import START, Made
+from making import NAN, START, Made
 
 from brickprof.bricks import Brick, Kind
 from brickprof.contracts.terms import Terms
@@ -304,6 +304,11 @@ def neighbour(made, **fields):
     return made
 
 
+def orderly(made):
+    made.at("exit", made.steps, made.seconds + 0.5, steps=made.steps)
+    return made
+
+
 def fault(made, second=60, **where):
     made.at("card", 10 * second, second, -1, **{"device": 0, "ordinal": 0, **where}, what="xid", xid=31)
     return made
@@ -317,13 +322,16 @@ def fault(made, second=60, **where):
         (fault(OnCard(**BIG)), ("TrainingFailed", "step 600 failed")),
         (fault(neighbour(OnCard(**BIG))), ("AcceleratorError", LAUNCH)),
         (fault(neighbour(OnCard(**BIG))), (134, "aborted")),
+        (fault(neighbour(OnCard(**BIG))), (1, "failed")),
+        (fault(orderly(OnCard(**BIG))), (1, "failed")),
         (fault(about(OnCard(**BIG), "grown")), ("RuntimeError", "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED")),
         (fault(unseen(OnCard(**BIG))), ("AcceleratorError", LAUNCH)),
         (fault(unseen(OnCard(**BIG))), (139, "segmentation_fault")),
     ],
     ids=[
         "alone, and it goes on", "alone, aborted", "alone, an exception", "a neighbour, an error of the card",
-        "a neighbour, aborted", "in a container", "over before it was seen", "over before it was seen, by a signal",
+        "a neighbour, aborted", "a neighbour, and nobody said goodbye", "alone, exited 1", "in a container",
+        "over before it was seen", "over before it was seen, by a signal",
     ],
 )  # fmt: skip
 def test_a_wrong_address_that_only_the_card_tells_of_is_told_where_it_is_the_runs_own(made, end):
@@ -347,6 +355,11 @@ def test_a_wrong_address_that_only_the_card_tells_of_is_told_where_it_is_the_run
         (fault(neighbour(OnCard(**BIG))), (130, "interrupted")),
         (fault(neighbour(OnCard(**BIG))), (143, "terminated")),
         (fault(neighbour(OnCard(**BIG))), (137, "out_of_memory")),
+        (fault(neighbour(orderly(OnCard(**BIG)))), (1, "failed")),
+        (fault(neighbour(orderly(OnCard(**BIG)))), (2, "usage")),
+        (fault(neighbour(OnCard(**BIG))), (2, "usage")),
+        (fault(neighbour(orderly(OnCard(**BIG)))), (1, ["failed"])),
+        (fault(about(orderly(OnCard(**BIG)), "grown")), (1, "failed")),
         (fault(about(OnCard(**BIG), "grown")), ()),
         (fault(OnCard(**BIG), **ELSEWHERE), ()),
         (fault(OnCard(**BIG), **ELSEWHERE), ("AcceleratorError", LAUNCH)),
@@ -358,7 +371,10 @@ def test_a_wrong_address_that_only_the_card_tells_of_is_told_where_it_is_the_run
     ids=[
         "it ended well", "it trains on", "it trained on, and ended by another error of the card", "a neighbour",
         "a neighbour, an error of its own", "a neighbour, out of memory", "a neighbour, interrupted",
-        "a neighbour, asked to stop", "a neighbour, killed for memory", "in a container", "another card",
+        "a neighbour, asked to stop", "a neighbour, killed for memory", "a neighbour, exited 1",
+        "a neighbour, exited 2",
+        "a neighbour, over before it began", "a neighbour, an odd class", "in a container, exited 1", "in a container",
+        "another card",
         "another card, an error of its own card", "seen on no card", "seen on no card, an error of its own",
         "on the CPU", "on the CPU, beside a card whose memory grows",
     ],
@@ -394,6 +410,57 @@ def test_an_error_of_a_card_that_the_run_does_not_use_is_not_its_error(fields):
     other.card(60, **fields)
     other.ended(1, "failed")
     assert not judge(other, hardware.Hardware).violations
+
+
+def two_grown(*fields):
+    """Two cards whose memory grows, as in a container: the run is on the first one, and these befall the second."""
+    made = about(OnCard(**BIG), "grown")
+    made.at("card", 1, 0.1, -1, what="device", **ELSEWHERE, **H200 | {"known_by": "grown"})
+    for each in fields:
+        made.at("card", 300, 30, -1, **ELSEWHERE, **each)
+    return made
+
+
+def test_a_card_whose_memory_grew_is_the_runs_where_its_tensors_are():
+    gone = {"what": "xid", "xid": 79}, {"what": "lost"}
+    made = two_grown(*gone)
+    made.ended()
+    assert judge(made, hardware.Hardware).verdict is Verdict.PASS
+    assert not [one for one in diagnose(made.run()).findings if one.severity is Severity.ERROR]
+    there = two_grown(*gone)
+    for record in there.records:
+        if record.kind == "tensor":
+            record.fields["device"] = "cuda:1"
+    there.ended()
+    stopped = two_grown(*gone)
+    stopped.raised("AcceleratorError", LAUNCH)
+    for made in (there, stopped):
+        assert {each.cause for each in judge(made, hardware.Hardware).violations} == {"hardware-error"}
+
+
+@pytest.mark.parametrize("kind", [["failed"], {"failed": 1}, None])
+def test_an_odd_end_is_no_failure_of_a_rule(kind):
+    made = fault(neighbour(OnCard(**BIG)))
+    made.ended(1, kind)
+    assert judge(made, hardware.Hardware).verdict is Verdict.PASS
+    assert judge(made, hardware.Faults).violations
+
+
+@pytest.mark.parametrize("fields", [{"interval": 1e300}, {"interval": 10**400}, {"interval": -1.0}, {"interval": NAN}])
+def test_odd_pauses_between_looks_are_taken_for_a_second(fields):
+    made = OnCard(seconds=12, **BIG)
+    made.records[[record.kind for record in made.records].index("card")].fields.update(fields)
+    (seen,) = cards.cards(Story.of(made.run()))
+    assert {look.event.time_ns - look.begun_ns for look in seen.looks} == {SECOND}
+    diagnose(made.run())
+
+
+def test_more_looks_in_a_line_than_can_be_are_no_failure():
+    for looks in (10**400, 2**61):
+        made = OnCard(seconds=12, looks=looks, **BIG)
+        (seen,) = cards.cards(Story.of(made.run()))
+        assert 0 < START - min(look.begun_ns for look in seen.looks) + 2**62 < 2**63
+        diagnose(made.run())
 
 
 def test_an_xid_that_is_not_known_here_is_told_where_no_neighbour_can_have_caused_it():

@@ -235,6 +235,22 @@ def test_many_reads_from_a_device_are_named():
     assert violation.cause == "host-sync-in-loop"
 
 
+@pytest.mark.parametrize(
+    ("device", "over", "severities"),
+    [("cuda:0", "range(horizon)", [Severity.INFO]), ("cuda:0", "", [Severity.WARNING]), ("cpu", "range(horizon)", [])],
+)
+def test_reads_of_an_environment_on_a_device_are_no_violation_where_the_source_shows_what_they_are(
+    device, over, severities
+):
+    made = reading("rollout.py:8", 150, device=device, over=over)
+    looks = [event for event in made.records if getattr(event, "kind", "") == "syncs"]
+    for count, event in zip((120, 198, 101, 166, 187, 140), looks, strict=True):
+        event.fields.update(sites=[["rollout.py:8", count, 0, count]], device=count)
+    result = judge(made, host_reads.Transfers)
+    assert [violation.severity for violation in result.violations] == severities
+    assert (result.verdict is Verdict.FAIL) is (severities == [Severity.WARNING])
+
+
 def test_nothing_accumulates_with_one_backward_a_step():
     assert judge(reading("train.py:1", 1), host_reads.Accumulation).verdict is Verdict.VACUOUS
 

@@ -18,7 +18,7 @@ from brickprof.diagnosis import diagnose
 from brickprof.records import Span
 from brickprof.reports import overview, terminal
 from brickprof.reports.page import tables
-from brickprof.rules import host_reads, launch_counts
+from brickprof.rules import host_reads, launch_counts, longest_waits
 from brickprof.rules.story import Story
 
 MS = 1_000_000
@@ -181,6 +181,33 @@ def test_a_declared_budget_takes_the_place_of_the_learned_one():
     assert (result.verdict, result.threshold) == (Verdict.PASS, "30 transfers a step")
 
 
+def episodes(each_us=8, more=0, **fields) -> Made:
+    """An agent whose episodes get longer, and which copies one observation at a time."""
+    lengths = (18, 22, 15, 30, 60, 120, 300, 500)
+    made = moving([row(n, "rollout.py:8", "H2D", 16, ns=n * each_us * 1000) for n in lengths], step_ms=1000.0)
+    for event in made.records:
+        if getattr(event, "kind", "") == "transfers":
+            event.fields.update(fields, count=event.fields["count"] + more)
+    return made
+
+
+@pytest.mark.parametrize(("each_us", "verdict"), [(8, Verdict.PASS), (800, Verdict.FAIL), (0, Verdict.FAIL)])
+def test_more_copies_than_at_first_are_a_finding_where_they_cost_or_nobody_took_the_time(each_us, verdict):
+    assert judge(episodes(each_us)).verdict is verdict
+
+
+def test_copies_without_a_row_count_as_what_all_copies_took():
+    assert judge(episodes(more=9, ns=5 * MS)).verdict is Verdict.PASS
+    assert judge(episodes(more=9, ns=100 * MS)).verdict is Verdict.FAIL
+    assert judge(episodes(more=9)).verdict is Verdict.FAIL, "nobody timed those that have no row"
+
+
+def test_a_step_that_was_not_timed_makes_no_copy_cheap():
+    made = episodes()
+    made.records = [record for record in made.records if not isinstance(record, Span)]
+    assert judge(made).verdict is Verdict.FAIL
+
+
 # -- more bytes than at first
 
 
@@ -333,7 +360,8 @@ def test_a_brick_is_held_to_what_is_copied_in_all_that_it_holds(parents, verdict
 def test_fifty_reads_in_a_step_are_told_where_they_cost(ns, found):
     made = moving(row(2))
     for step in STEPS:
-        made.event("syncs", step, count=50, device=50, ns=ns, sites=[["log.py:5", 50, 0, 50, ns]], kinds=[])
+        sites = [["log.py:5", 50, 0, 50, ns, ns // 50]]
+        made.event("syncs", step, count=50, device=50, ns=ns, sites=sites, kinds=[])
     violations = judge(made).violations
     assert [violation.cause for violation in violations] == ["host-sync-in-loop"] * found
     assert all("log.py:5 reads 50" in violation.symptom for violation in violations)
@@ -346,7 +374,8 @@ def test_fifty_reads_in_a_step_are_told_where_they_cost(ns, found):
 def test_a_hundred_reads_in_a_step_are_told_where_they_cost(count, ns, step_ms, found):
     made = moving(row(2), step_ms=step_ms)
     for step in STEPS:
-        made.event("syncs", step, count=count, device=count, ns=ns, sites=[["ppo.py:5", count, 0, count, ns]], kinds=[])
+        sites = [["ppo.py:5", count, 0, count, ns, ns // count]]
+        made.event("syncs", step, count=count, device=count, ns=ns, sites=sites, kinds=[])
     violations = judge(made).violations
     assert [violation.cause for violation in violations] == ["host-sync-in-loop"] * found
 
@@ -365,6 +394,106 @@ def test_what_the_longest_read_waits_for_is_no_cost_of_reading_often(brick, long
     violations = judge(made).violations
     assert [violation.cause for violation in violations] == ["host-sync-in-loop"] * found
     assert all("all but one take 70% of the step" in str(violation.whys) for violation in violations)
+
+
+def hundred(longest=None, steps=STEPS, waits=False) -> Made:
+    """A line reads, or waits, a hundred times in each step; all of these take 8 of its 10 ms, and the ``longest`` of
+    them so many."""
+    told = [] if longest is None else [int(longest * MS)]
+    made = moving(row(2), steps=steps)
+    for step in steps:
+        sites = [["ppo.py:5", 1, 0, 1, 900, 900]] if waits else [["ppo.py:5", 100, 0, 100, 8 * MS, *told]]
+        more = {"waits": [["ppo.py:5", "synchronize", 100, 8 * MS, *told]]} if waits else {}
+        made.event("syncs", step, count=sites[0][1], device=sites[0][1], ns=8 * MS, sites=sites, kinds=[], **more)
+    return made
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize(("longest", "found"), [(7.9, False), (1.0, True), (None, False)])
+def test_the_longest_wait_is_known_from_the_journal_without_any_span(longest, found, waits):
+    """Where nobody says how long it was, it may have been all."""
+    violations = judge(hundred(longest, waits=waits)).violations
+    assert [violation.cause for violation in violations] == ["host-sync-in-loop"] * found
+    assert all("all but one take 70% of the step" in str(violation.whys) for violation in violations)
+
+
+def test_what_the_journal_says_of_the_longest_goes_before_the_spans_that_were_written():
+    """Of a step with more waits than spans, the longest may have none."""
+    made = hundred(7.9)
+    for step in STEPS:
+        start, told = START + step * 10**10, {"id": 9000 + step, "attributes": {"site": "ppo.py:5"}}
+        made.records.append(Span(Brick(Kind.HOST_SYNC, "item"), step, start, start + 1000, "sync", **told))
+    assert judge(made).violations == ()
+
+
+def test_lines_beyond_those_whose_spans_are_kept_are_not_told_as_if_each_wait_were_the_usual_one(monkeypatch):
+    monkeypatch.setattr(longest_waits, "_MOST", 2)
+    made = hundred()
+    for step in STEPS:
+        start, told = START + step * 10**10, {"id": 9000 + step, "attributes": {"site": "ppo.py:5"}}
+        made.records.append(Span(Brick(Kind.HOST_SYNC, "item"), step, start, start + int(7.9 * MS), "sync", **told))
+    assert judge(made).violations == ()
+
+
+def test_a_line_that_reads_and_waits_has_to_do_so_in_nearly_all_steps():
+    made = hundred(1.0, steps=STEPS[:4])
+    for event in made.records:
+        if getattr(event, "kind", "") == "syncs":
+            event.fields["waits"] = [["ppo.py:5", "synchronize", 100, 8 * MS, MS]]
+    for step in STEPS[4:]:
+        made.event("syncs", step, count=1, device=1, sites=[["train.py:9", 1, 0, 1, 900, 900]], kinds=[])
+    assert judge(made).violations == ()
+
+
+# -- an environment's steps
+
+TURNS = {"rollout.py:8": ["range(horizon)", "env"]}
+
+
+def playing(counts=(153, 120, 198, 101, 166, 187, 140, 110), around=TURNS, **kinds) -> Made:
+    """A policy on a device whose actions are read one by one, 0.4 ms each."""
+    made = moving(row(2), step_ms=300.0)
+    for step, count in zip(STEPS, counts, strict=True):
+        ns = count * 4 * MS // 10
+        told = {"around": around} if around else {}
+        sites = [["rollout.py:8", count, 0, count, ns, MS]]
+        made.event("syncs", step, count=count, device=count, ns=ns, sites=sites, kinds=[], **told, **kinds)
+    return made
+
+
+def test_what_an_environment_reads_on_a_device_is_a_note_that_decides_nothing():
+    result = judge(playing())
+    assert result.verdict is Verdict.PASS
+    (note,) = result.violations
+    assert (note.severity, note.cause) == (Severity.INFO, "host-sync-in-loop")
+    assert note.symptom == "rollout.py:8 reads 146 numbers back to the host in a step, not as many in each"
+    assert "several environments" in note.action and "stack" not in note.action
+    found = diagnose(playing().run()).findings
+    assert [each.root_cause for each in found if each.severity is not Severity.INFO] == []
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: playing(around=None),
+        lambda: playing(around={"rollout.py:8": ["range(steps)", "model.parameters()"]}),
+        lambda: playing(counts=[150] * 8),
+        lambda: playing(waits=[["rollout.py:8", "synchronize", 90, 200 * MS, MS]]),
+    ],
+    ids=["nobody read the source", "over parameters", "as many in each step", "it waits for the device as well"],
+)
+def test_other_loops_that_read_as_much_are_told_as_before(made):
+    (violation,) = judge(made()).violations
+    assert (violation.severity, violation.cause) == (Severity.WARNING, "host-sync-in-loop")
+
+
+def test_a_note_hides_no_mistake():
+    made = playing()
+    for event in made.records:
+        if getattr(event, "kind", "") == "transfers":
+            event.fields["rows"].append(row(60, "clip.py:7", ns=100 * MS))
+    (violation,) = judge(made).violations
+    assert (violation.severity, violation.cause) == (Severity.WARNING, "extra-transfers")
 
 
 # -- micro-batches
@@ -481,7 +610,24 @@ def test_the_block_that_launches_a_kernel_most_is_named_and_of_equal_layers_the_
     assert violation.symptom == symptom + "blocks.0.attention.rope, and about as often by 2 more like it"
 
 
-@pytest.mark.parametrize(("times", "backwards"), [(900, 1), (3000, 16)])
+@pytest.mark.parametrize("kind", ["launches", "window"])
+def test_many_launches_in_many_micro_batches_are_a_note_that_decides_nothing(kind):
+    made = launching(7200, kind, backwards=8)
+    result = judge(made, launch_counts.Launches)
+    (note,) = result.violations
+    assert (result.verdict, note.severity) == (Verdict.NOT_EVALUATED, Severity.INFO) and not note.explains
+    assert "is launched 7,200 times in a step, 900 for each of 8 micro-batches" in note.symptom
+    diagnosis = diagnose(made.run())
+    assert {each.id: each.verdict for each in diagnosis.contracts}["C-GPUTRAIN-002"] is Verdict.PASS
+    assert [each.root_cause for each in diagnosis.findings if each.severity is not Severity.INFO] == []
+
+
+def test_too_many_launches_for_each_micro_batch_are_a_finding_as_before():
+    (violation,) = judge(launching(16_000, backwards=8), launch_counts.Launches).violations
+    assert violation.severity is Severity.WARNING and "is launched 2,000 times in a step" in violation.symptom
+
+
+@pytest.mark.parametrize(("times", "backwards"), [(900, 1), (900, 16)])
 def test_ordinary_launches_decide_nothing(times, backwards):
     made = launching(times, backwards=backwards)
     result = judge(made, launch_counts.Launches)

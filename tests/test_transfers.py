@@ -22,7 +22,7 @@ from brickprof.capture import copies, sites
 from brickprof.capture.taps import copying, indexing, reads, triton_launches
 from brickprof.capture.taps.swap import Swap
 from brickprof.diagnosis import diagnose
-from brickprof.probes import transfers
+from brickprof.probes import syncs, transfers
 from brickprof.reference.blocks import InTorch
 from brickprof.reference.config import Config
 from brickprof.reference.train import Trainer
@@ -534,6 +534,41 @@ def test_a_wait_that_asks_for_nothing_is_counted_with_its_line(monkeypatch):
     assert all("test_transfers.py:" in read.site and tally.ns > 0 for read, tally in found.items())
     torch.cuda.synchronize()
     assert len(waited) == 5 and reads.unwatch() == found
+
+
+def test_the_longest_read_of_a_line_is_written_beside_the_sum():
+    """Also of those that are heard of elsewhere: a copy to the host."""
+    reads.watch()
+    try:
+        for kind, ns in (("to", 700), ("item", 40), ("to", 20), ("synchronize", 90), ("synchronize", 10)):
+            reads.told(kind, "train.py:7", True, ns=ns)
+        fields = syncs._fields(reads.unwatch())
+    finally:
+        reads.unwatch()
+    assert fields["sites"] == [["train.py:7", 3, 0, 3, 760, 700]]
+    assert fields["kinds"] == [["train.py:7", "to", 2, 720], ["train.py:7", "item", 1, 40]]
+    assert fields["waits"] == [["train.py:7", "synchronize", 2, 100, 90]]
+
+
+def test_the_longest_wait_is_known_where_it_has_no_span(tmp_path, monkeypatch):
+    monkeypatch.setattr(syncs, "_MOST_SPANS", 1)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: time.sleep(device or 0.0))
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with brickprof.attach(model, optimizer, out=tmp_path, overhead="100%") as bp:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            for seconds in (0.001, 0.1):
+                torch.cuda.synchronize(seconds)
+            optimizer.step()
+    run = brickprof.load(bp.folder)
+    spans = run.spans[run.spans["kind"] == "host_sync"]
+    told = [event.fields["waits"] for event in run.events.itertuples() if event.kind == "syncs"]
+    assert len(spans) and told
+    assert all(end - start < 90e6 for start, end in zip(spans["start_ns"], spans["end_ns"], strict=True))
+    for ((_, kind, count, ns, longest),) in told:
+        assert (kind, count) == ("synchronize", 2) and 90e6 <= longest < ns
 
 
 def test_who_waits_in_vain_gets_the_error_that_there_is(monkeypatch):

@@ -1,7 +1,9 @@
-"""What the source of a Triton kernel says of its strides: by which size the index of each is bounded.
+"""What the source of a Triton kernel says of its strides: by which size the index of each is bounded, and whether they
+may be in another unit than the tensor's.
 
 Enters: the function. Leaves: of each argument that an index is multiplied with, the arguments that bound this index, by
-a mask or a modulus, or as the shape of a block pointer; nothing where the source is not at hand. In
+a mask or a modulus, or as the shape of a block pointer; whether it casts a pointer; nothing where the source is not at
+hand. In
 
     rows = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)) % m
     tl.load(a + rows[:, None] * stride_am + ..., mask=inner[None, :] < k - step * BLOCK)
@@ -23,12 +25,31 @@ _MOST_LETTERS = 100_000
 
 def bounds(function: Any, names: Collection[str]) -> dict[str, list[str]]:
     """By stride, the sizes that bound its index; ``names`` are the whole numbers that the function is given."""
+    tree = _parsed(function)
+    return bounds_in(tree, names) if tree is not None else {}
+
+
+def casts(function: Any) -> bool:
+    """Whether it makes a pointer of another type of one it was given, as far as is written there: int8 as int32."""
+    tree = _parsed(function)
+    return tree is not None and any(_casts(node) for node in ast.walk(tree))
+
+
+def _parsed(function: Any) -> ast.AST | None:
     try:
         source = textwrap.dedent(inspect.getsource(function))
-        tree = ast.parse(source) if len(source) <= _MOST_LETTERS else None
+        return ast.parse(source) if len(source) <= _MOST_LETTERS else None
     except (OSError, TypeError, SyntaxError, ValueError):
-        return {}
-    return bounds_in(tree, names) if tree is not None else {}
+        return None
+
+
+def _casts(node: ast.AST) -> bool:
+    """``tl.pointer_type(tl.int32)``, ``a.to(tl.int32, bitcast=True)``."""
+    if not isinstance(node, ast.Call):
+        return False
+    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    asked = [each.value for each in node.keywords if each.arg == "bitcast"]
+    return name == "pointer_type" or any(getattr(value, "value", True) is not False for value in asked)
 
 
 def bounds_in(tree: ast.AST, names: Collection[str]) -> dict[str, list[str]]:

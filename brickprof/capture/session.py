@@ -34,6 +34,7 @@ from brickprof.capture.census import Census
 from brickprof.capture.device_clock import DeviceClock
 from brickprof.capture.dispatch import Dispatch
 from brickprof.capture.fused import Fused
+from brickprof.capture.looked import Looked
 from brickprof.capture.models import Model
 from brickprof.capture.newcomers import Newcomers
 from brickprof.capture.readback import Readback
@@ -182,6 +183,7 @@ class Session:
         self.looks: list[tuple[int, int]] | None = None
         """From when to when signals of the training thread took time, while somebody wants to know: what it launches
         then is ours."""
+        self._looked = Looked()
         self._spent = 0
         self._total_spent = 0
         self._ways: dict[str, int] = {}
@@ -203,6 +205,7 @@ class Session:
         self.fact("run", about, always=True)
         for text in self.dispatch.load(self):
             self.note(text)
+        self._looked.add(self._step_started + OFFSET, now())
 
     # -- writing
 
@@ -310,9 +313,13 @@ class Session:
         """Time that a signal took until now, everything included."""
         self._spent += spent
         looks = self.looks  # another thread may take it away meanwhile
-        if looks is not None and threading.get_ident() == self.thread:
+        outside = self.tracing and not self.trace.innermost()
+        if (outside or looks is not None) and threading.get_ident() == self.thread:
             end = now()
-            looks.append((end - spent, end))
+            if looks is not None:
+                looks.append((end - spent, end))
+            if outside:
+                self._looked.add(end - spent, end)
 
     def correct(self, by: int) -> None:
         """Some time was booked that is not ours, or ours was not."""
@@ -579,6 +586,8 @@ class Session:
         if self.looking or was_looking:
             self.emit("step_begin", self.step)
             self.turned()
+        if self.tracing:  # the signal that began the step may go on, and open a brick
+            self._looked.add(stamp + OFFSET, now())
 
     def pass_on(self, passed: int = 0) -> bool:
         """From a step that nobody looks at to the next such step: the least that has to be done. ``passed`` is when
@@ -711,8 +720,9 @@ class Session:
     def _write_step_span(self, wall: int, spent: int, end: int) -> None:
         """``end``: when the step was over, which is before the probes looked back at it."""
         if self.tracing:
+            told = f'{{"looking_ns":{spent},"looks":{self._looked.told(end - wall, end)}{self._why()}}}'
             row = (self.trace.step_id, 0, self._step_brick, PHASE["step"], self.step, 0, end - wall, end,
-                   None, None, f'{{"looking_ns":{spent}{self._why()}}}')  # fmt: skip
+                   None, None, told)  # fmt: skip
             self.trace.write(row, self.clock.first)
 
     def _why(self) -> str:

@@ -74,7 +74,8 @@ def layout(call: Call, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         {"name": name, "shape": list(each.shape), "strides": list(each.stride())} for name, each in tensors.items()
     ]
     bounds = kernel_indices.bounds(call.function.fn, {**sizes, **constants})
-    return {"arguments": arguments, "sizes": sizes, "constants": constants, "bounds": bounds}
+    told = {"arguments": arguments, "sizes": sizes, "constants": constants, "bounds": bounds}
+    return {**told, "casts": True} if kernel_indices.casts(call.function.fn) else told
 
 
 def check(call: Call, tensors: Mapping[str, Tensor]) -> str:

@@ -99,7 +99,7 @@ class Doctor:
         case = Case(self.engine.story, self.timeline, violations)
         findings = [self._finding(place, found, case) for place, found in enumerate(incidents(violations), start=1)]
         findings = self._obliged(findings, results)
-        contracts = tuple(replace(result, violations=()) for result in results if result.id)
+        contracts = tuple(replace(result, violations=(), aside=False) for result in results if result.id)
         verdict = overall(result.verdict for result in contracts)
         if verdict is Verdict.PASS and not (self.engine.story.trained or _speaks_of_training(self.engine.story)):
             verdict = Verdict.VACUOUS  # a process that came to a good end is no training that held

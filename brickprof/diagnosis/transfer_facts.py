@@ -51,16 +51,21 @@ def _rows(event: Event, field: str, length: int) -> list[list[Any]]:
 
 
 def _copies(looks: list[Event]) -> list[Row]:
-    found: dict[tuple[str, str, Any, Any], list[list[int]]] = {}
+    found: dict[tuple[str, str, bool | None, bool | None], list[list[int]]] = {}
     for event in looks:
         for site, way, count, size, pinned, blocking, ns, *_ in _rows(event, "rows", 7):
-            key = (str(site), str(way), pinned, blocking)
+            key = (str(site), str(way), _flag(pinned), _flag(blocking))
             found.setdefault(key, []).append([whole(count), whole(size), whole(ns)])
     return [
         {"site": site, "direction": way, "pinned": pinned, "blocking": blocking,
          **_usual(seen, ("count", "bytes", "ns"), len(looks))}
         for (site, way, pinned, blocking), seen in found.items()
     ]  # fmt: skip
+
+
+def _flag(value: Any) -> bool | None:
+    """True, False, or None where it is not known."""
+    return value if isinstance(value, bool) else None
 
 
 def _reads(looks: list[Event]) -> list[Row]:

@@ -83,6 +83,8 @@ class Budgeted:
 
     def feed(self, span: Span) -> None:
         if span.phase == "step":
+            if not self._times and len(self._looking) >= _KEPT:  # nobody has declared anything so far
+                self._looking.clear()
             self._looking[span.rank, span.step] = (number(span.attributes.get("looking_ns")) or 0.0) / 1e3
             return
         host, device = span.host_ns / 1e3, None if span.device_ns is None else span.device_ns / 1e3
@@ -103,7 +105,11 @@ class Budgeted:
         if not self._times:
             return None
         full = {(rank, event.step) for rank in story.ranks for event in story.events("sampled", rank)}
-        over = {key: found for key, times in self._times.items() if (found := self._over(key, times, full, contract))}
+        around = self._around_others()
+        over = {
+            key: found for key, times in self._times.items()
+            if (found := self._over(key, times, full, around, contract))
+        }  # fmt: skip
         if not over:
             return None
         phase = max(over, key=lambda key: over[key].us / over[key].budget_us)[1]
@@ -111,12 +117,19 @@ class Budgeted:
         return self._violation(first, phase, over[first, phase], len(over) - 1, story, contract)
 
     def _over(
-        self, key: tuple[Brick, str], times: Sequence[Took], full: set[tuple[int, int]], contract: Contract
+        self,
+        key: tuple[Brick, str],
+        times: Sequence[Took],
+        full: set[tuple[int, int]],
+        around: set[tuple[int, int]],
+        contract: Contract,
     ) -> Fare | None:
+        """``full``: steps of which statistics were taken; ``around``: calls with bricks that are none of the script's
+        inside."""
         found, most = fare(times), contract.threshold("over_budget")
         if found.steps < contract.threshold("steps") or found.us <= most * found.budget_us:
             return None
-        if key[1] == _OWN and self._alone({(time.step[0], time.span) for time, _ in found.taken}):
+        if key[1] == _OWN and around.isdisjoint((time.step[0], time.span) for time, _ in found.taken):
             return found
         own = [
             us - (self._looking.get(time.step, 0.0) if found.on == "host" or time.step in full else 0.0)
@@ -124,20 +137,16 @@ class Budgeted:
         ]
         return found if median(own) > most * found.budget_us else None
 
-    def _alone(self, calls: set[tuple[int, int]]) -> bool:
-        """Whether nothing but bricks of the script's was seen inside these calls, however deep."""
-        inside: dict[tuple[int, int], list[_Inner]] = {}
+    def _around_others(self) -> set[tuple[int, int]]:
+        """The calls inside which a brick was seen, however deep, that is none of the script's."""
+        parents = {(each.rank, each.span): (each.rank, each.parent) for each in self._inside}
+        found: set[tuple[int, int]] = set()
         for each in self._inside:
-            inside.setdefault((each.rank, each.parent), []).append(each)
-        seen, coming = set(calls), list(calls)
-        while coming:
-            found = inside.get(coming.pop(), [])
-            if not all(each.own for each in found):
-                return False
-            more = {(each.rank, each.span) for each in found} - seen
-            seen |= more
-            coming += more
-        return True
+            call = None if each.own else (each.rank, each.parent)
+            while call is not None and call not in found:
+                found.add(call)
+                call = parents.get(call)
+        return found
 
     def _violation(
         self, brick: Brick, phase: str, found: Fare, others: int, story: Story, contract: Contract

@@ -24,6 +24,8 @@ from brickprof.rules.story import Story
 WARM_UP = 10
 """Steps that are not judged: compilation, tuning, first batches."""
 _SECOND = 1_000_000_000
+_LONGEST, _MOST_LOOKS = 3600, 1_000_000
+"""Seconds between two looks, and looks in one line: what is said beyond that is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Looks:
 @dataclass(slots=True)
 class Card:
     device: int
+    ordinal: int = 0
+    """The run's own number for it."""
     about: Event | None = None
     looks: list[Looks] = field(default_factory=list)
     """In order of time, all of them."""
@@ -105,7 +109,7 @@ def cards(story: Story) -> list[Card]:
     for event in story.events("card", -1):
         fields = event.fields
         where = whole(fields.get("device")), whole(fields.get("ordinal"))
-        card = found.setdefault(where, Card(where[0]))
+        card = found.setdefault(where, Card(*where))
         what = str(fields.get("what", ""))
         if what == "device":
             card.about = event
@@ -117,8 +121,9 @@ def cards(story: Story) -> list[Card]:
 
 
 def _looks(card: Card, event: Event) -> Looks:
-    count = max(1, whole(event.fields.get("looks"), 1))
-    interval = card.fact("interval") or 1.0
+    count = min(max(1, whole(event.fields.get("looks"), 1)), _MOST_LOOKS)
+    told = card.fact("interval")
+    interval = told if told is not None and 0 < told < _LONGEST else 1.0
     return Looks(event, count, event.time_ns - int(count * interval * _SECOND))
 
 

@@ -11,7 +11,8 @@ Then a tensor is told as a matrix, and either it is one, or not:
     strides that are the tensors', sizes that fit them all once they change places               exchanged
     anything else: slices, padded sizes, strides in bytes, a convention of its own               not told
 
-Where all sizes are equal nothing can be told either.
+Where all sizes are equal nothing can be told either; nor of the strides of a kernel that casts its pointers: they may
+be in another unit.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from brickprof.rules.story import Story
 
 _THRESHOLD = "a tensor's sizes and strides are those that a kernel is told"
 _LETTERS = ("m", "n", "k")
-_MOST_SIZES, _MOST_FINDINGS = 4, 8
+_MOST_SIZES, _MOST_FINDINGS, _MOST_DIMENSIONS = 4, 8, 16
 _BY_ITSELF = "`brickprof check operator` judges a kernel by itself"
 _FOLLOWS = frozenset({
     "canary", "overwritten", "sanitizer", "out-of-bounds", "nonfinite", "diverged", "spike", "exploding",
@@ -80,6 +81,10 @@ class _Launch(NamedTuple):
     @property
     def matrices(self) -> list[_Tensor]:
         return [tensor for tensor in self.tensors if tensor.matrix]
+
+    @property
+    def casts(self) -> bool:
+        return bool(self.event.fields.get("casts"))
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -166,7 +171,7 @@ def _exchanged(launch: _Launch) -> _Exchange | None:
         tensor for tensor in launch.matrices
         if layouts.normal(tensor.as_told(sizes)) != layouts.normal(tensor.dims)
     ]  # fmt: skip
-    strides = [_foreign(launch, tensor) for tensor in odd]
+    strides = [] if launch.casts else [_foreign(launch, tensor) for tensor in odd]
     if strides and all(strides):
         return strides[0]
     return _sizes_exchanged(launch, odd) if odd else None
@@ -287,8 +292,11 @@ def _launch(event: Event) -> _Launch:
     numbers = {**_whole(event.fields.get("constants")), **_whole(event.fields.get("sizes"))}
     rows = event.fields.get("arguments")
     rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    found = {str(row.get("name")): (_ints(row.get("shape")), _ints(row.get("strides"))) for row in rows}
-    found = {name: (shape, strides) for name, (shape, strides) in found.items() if len(shape) == len(strides)}
+    pairs = ((str(row.get("name")), _lengths(row.get("shape")), _lengths(row.get("strides"))) for row in rows)
+    found = {
+        name: (shape, strides) for name, shape, strides in pairs
+        if shape is not None and strides is not None and len(shape) == len(strides)
+    }  # fmt: skip
     told: dict[str, list[_Stride]] = {name: [] for name in found}
     bounds = event.fields.get("bounds")
     for name, value in numbers.items():
@@ -301,7 +309,8 @@ def _size(name: str, letter: str, numbers: dict[str, int], bounds: object) -> tu
     """The size that goes with a stride, and whether the source says so."""
     listed = bounds.get(name) if isinstance(bounds, dict) else None
     if isinstance(listed, list) and listed:
-        return (str(listed[0]), True) if len(listed) == 1 and listed[0] in numbers else ("", False)
+        known = len(listed) == 1 and isinstance(listed[0], str) and listed[0] in numbers
+        return (listed[0], True) if known else ("", False)
     if letter in _LETTERS:
         return next((each for each in numbers if each.lower() == letter), ""), False
     return "", False
@@ -311,8 +320,12 @@ def _whole(value: object) -> dict[str, int]:
     return {str(name): whole(each) for name, each in value.items()} if isinstance(value, dict) else {}
 
 
-def _ints(value: object) -> tuple[int, ...]:
-    return tuple(whole(each) for each in value) if isinstance(value, list) else ()
+def _lengths(value: object) -> tuple[int, ...] | None:
+    """Sizes or strides; None where they are no tensor's."""
+    if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
+        return None
+    found = tuple(whole(each, -1) for each in value)
+    return found if min(found, default=0) >= 0 else None
 
 
 def _listed(numbers: tuple[int, ...]) -> str:

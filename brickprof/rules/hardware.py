@@ -29,8 +29,8 @@ _OF_A_DEVICE = re.compile(
     r"(CUDA|HIP)( kernel| driver| runtime| unknown)? error|CU(DNN|BLAS|BLASLT|SOLVER|SPARSE|FFT)_|cuDNN error|NCCL"
     r"|Triton Error|No CUDA GPUs are available"
 )
-_CHOSEN = frozenset({"ok", "interrupted", "terminated", "hung_up", "quit", "killed", "out_of_memory"})
-"""Ends that no error of the program's own brings about."""
+_CHOSEN = frozenset({"ok", "usage", "interrupted", "terminated", "hung_up", "quit", "killed", "out_of_memory"})
+"""Ends that no error of a device brings about."""
 _FAULTS = ("SIGABRT", "SIGSEGV", "SIGBUS")
 _ON_THEIR_WAY = 2
 """Steps that may still be told after a card has stopped computing for a process."""
@@ -110,12 +110,22 @@ def _of_another(story: Story, card: Card, event: Event) -> str:
 
 def _of_the_run(story: Story) -> list[Card]:
     """The cards that the run was seen to use; those that reported an error, where it was seen on none and ended by
-    one. A card whose memory grew is no card of a training on the CPU: that was somebody else's."""
+    one. A card whose memory grew is the run's where it has tensors there, or ended by an error of a device: else that
+    was somebody else's."""
     found = cards.cards(story)
     on_device = has_device(story) or any(_tells_of_device(each) for each in _raised(story))
+    ended = on_device and _ended_by_device(story)
     if any(card.known_by for card in found):
-        return [card for card in found if card.known_by == "listed" or (card.known_by and on_device)]
-    return found if on_device and _ended_by_device(story) else []
+        own = _devices(story)
+        return [
+            card for card in found
+            if card.known_by == "listed" or (card.known_by and (ended or f"cuda:{card.ordinal}" in own))
+        ]  # fmt: skip
+    return found if ended else []
+
+
+def _devices(story: Story) -> set[str]:
+    return {str(event.fields.get("device")) for rank in story.ranks for event in story.events("tensor", rank)}
 
 
 def _ended_well(story: Story) -> bool:
@@ -128,8 +138,14 @@ def _ended_by_device(story: Story) -> bool:
     raised = _raised(story)
     if raised:
         return any(_tells_of_device(each) for each in raised)
-    ends = [event for event in story.events("exited", -1) if not _is_clean(event)]
-    return any(event.fields.get("class") not in _CHOSEN and not event.fields.get("asked_to_stop") for event in ends)
+    ends = [event.fields for event in story.events("exited", -1) if not _is_clean(event)]
+    unasked = [end for end in ends if str(end.get("class")) not in _CHOSEN and not end.get("asked_to_stop")]
+    return any(end.get("signal") or not _in_order(story) for end in unasked)
+
+
+def _in_order(story: Story) -> bool:
+    """Whether every rank wrote that it was over, as behind ``sys.exit(1)``."""
+    return bool(story.ranks) and all(story.events("exit", rank) for rank in story.ranks)
 
 
 def _is_clean(event: Event) -> bool:

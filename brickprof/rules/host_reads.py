@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from brickprof.contracts.schema import Contract
-from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation
+from brickprof.contracts.verdicts import Because, ContractResult, Severity, Violation, together
 from brickprof.records import Event, Record, Span
 from brickprof.rules import outcomes, traffic, wording
 from brickprof.rules.compiled_copies import Unplaced, functions, held_to
@@ -51,7 +52,10 @@ class _Loop(NamedTuple):
     """Whether it reads as many in each step."""
 
     share: float | None = None
-    """Of the step, spent waiting for all but the longest of them; None where nobody took the time."""
+    """Of the step, spent waiting for all but the longest of them; None where that is not known."""
+
+    timed: bool = False
+    """Whether somebody took the time, if not of the longest."""
 
     waits: bool = False
     """Whether it waits for the device, and asks for no number."""
@@ -67,7 +71,28 @@ class _Loop(NamedTuple):
         if around is None:
             return self.reads == self.tensors
         times = self.reads / self.tensors
-        return abs(times - round(times)) < 0.02 and any(_OF_PARAMETERS.search(over) for over in around)
+        return abs(times - round(times)) < 0.02 and _over_parameters(around)
+
+    @property
+    def of_turns(self) -> bool:
+        """The steps of an environment, say: not as many in each step, in a loop that is known to be over no parameters.
+        What is read decides what comes next, so that there is no one read in place of them."""
+        around = None if self.waits or self.constant else _around(self.events, self.site)
+        return around is not None and not _over_parameters(around)
+
+
+class _Seen(NamedTuple):
+    """What one line read, or waited for, in one step that was looked at."""
+
+    event: Event
+    site: str
+    reads: int
+    moves: bool
+    """Whether most were whole tensors."""
+
+    ns: int | None
+    longest: int | None
+    waits: bool = False
 
 
 class Transfers:
@@ -87,10 +112,18 @@ class Transfers:
     def judge(self, story: Story, contract: Contract) -> ContractResult:
         looks = {rank: self._bricks.added(found) for rank in story.ranks if (found := traffic.looks(story, rank))}
         threshold = traffic.threshold(looks.values(), contract)
-        for rank in story.ranks:
-            wrong = self._wrong(story, rank, looks.get(rank, []), contract)
+        loops = {rank: _loop(story, rank, self._longest, contract) for rank in story.ranks}
+        for rank, loop in loops.items():
+            wrong = self._wrong(story, rank, loop, looks.get(rank, []), contract)
             if wrong is not None:
                 return outcomes.broken(contract, [wrong], threshold)
+        judged = self._without_fault(story, looks, threshold, contract)
+        noted = next((loop for loop in loops.values() if loop is not None), None)
+        return judged if noted is None else together(judged, outcomes.broken(contract, [_reading(noted, contract)]))
+
+    def _without_fault(
+        self, story: Story, looks: dict[int, list[Look]], threshold: str, contract: Contract
+    ) -> ContractResult:  # fmt: skip
         if not looks and not _on_device(story):
             why = "no device: nothing was transferred. A run on a GPU records transfers"
             return outcomes.unjudged(contract, why, _reads(story))
@@ -100,9 +133,10 @@ class Transfers:
             return outcomes.vacuous(contract, "nothing was transferred in the steps that were looked at")
         return outcomes.held(contract, traffic.observed(looks.values()), threshold)
 
-    def _wrong(self, story: Story, rank: int, looks: list[Look], contract: Contract) -> Violation | None:
-        loop = _loop(story, rank, self._longest, contract)
-        if loop is not None:
+    def _wrong(
+        self, story: Story, rank: int, loop: _Loop | None, looks: list[Look], contract: Contract
+    ) -> Violation | None:
+        if loop is not None and not loop.of_turns:
             return _reading(loop, contract)
         return (
             self._bricks.over_declared(rank, contract)
@@ -158,47 +192,71 @@ def _around(events: tuple[Event, ...], site: str) -> list[str] | None:
     return None
 
 
+def _over_parameters(around: list[str]) -> bool:
+    return any(_OF_PARAMETERS.search(over) for over in around)
+
+
 def _loop(story: Story, rank: int, longest: LongestWaits, contract: Contract) -> _Loop | None:
+    """The line that reads most; before one that is only worth knowing, any that is a mistake."""
     looks = story.events("syncs", rank)
     if len(looks) < contract.threshold("looks"):
         return None
     tensors = sum(1 for tensor in story.names.tensors(rank) if tensor.model and story.names.trained(rank, tensor))
     on_device = _on_device(story)
-    found: dict[str, list[tuple[int, Event]]] = {}
-    moves: dict[str, int] = {}
-    shares: dict[str, list[float]] = {}
-    waiting: set[str] = set()
-    lasted = traffic.durations(story, rank)
+    found: dict[tuple[str, bool], list[_Seen]] = {}
     for event in looks:
-        waited = whole(event.fields["device"]) if on_device and "device" in event.fields else None
-        for site, told, moved, of_device, ns in _sites(event):
-            moves[site] = moves.get(site, 0) + (2 * moved > told)
-            # Next to a device, numbers that lie on the host anyway (an optimizer's count of steps) cost nothing.
-            reads = told if waited is None else min(told, waited if of_device is None else of_device)
-            if reads:
-                found.setdefault(site, []).append((reads, event))
-                if ns is not None and event.step in lasted:
-                    cost = longest.beside(rank, event.step, site, ns, told)
-                    shares.setdefault(site, []).append(cost / lasted[event.step])
-        for site, kind, count, ns in traffic.waits(event):
-            if kind == traffic.WHOLE_DEVICE:
-                moves[site] = 0
-                found.setdefault(site, []).append((count, event))
-                waiting.add(site)
-                if event.step in lasted:
-                    cost = longest.beside(rank, event.step, site, ns, count)
-                    shares.setdefault(site, []).append(cost / lasted[event.step])
+        for seen in [*_reads_of(event, on_device), *_waits_of(event)]:
+            found.setdefault((seen.site, seen.waits), []).append(seen)
+    lasted = traffic.durations(story, rank)
     loops = [
-        _Loop(
-            site, int(np.median([reads for reads, _ in seen])), tensors, tuple(event for _, event in seen), on_device,
-            on_device and 2 * moves[site] > len(seen), _constant([reads for reads, _ in seen]),
-            float(np.median(shares[site])) if site in shares else None, site in waiting,
-        )
-        for site, seen in found.items()
-        if len(seen) >= max(contract.threshold("looks"), 0.8 * len(looks))
-    ]  # fmt: skip
+        _of_line(each, tensors, on_device, _shares(each, rank, lasted, longest))
+        for each in found.values()
+        if len(each) >= max(contract.threshold("looks"), 0.8 * len(looks))
+    ]
     guilty = [loop for loop in loops if _too_many(loop, contract)]
-    return max(guilty, key=lambda loop: loop.reads, default=None)
+    return max(guilty, key=lambda loop: (not loop.of_turns, loop.reads), default=None)
+
+
+def _of_line(seen: list[_Seen], tensors: int, on_device: bool, shares: list[float | None]) -> _Loop:
+    counts = [each.reads for each in seen]
+    known = [share for share in shares if share is not None]
+    return _Loop(
+        seen[0].site, int(np.median(counts)), tensors, tuple(each.event for each in seen), on_device,
+        on_device and 2 * sum(each.moves for each in seen) > len(seen), _constant(counts),
+        float(np.median(known)) if known else None, bool(shares), seen[0].waits,
+    )  # fmt: skip
+
+
+def _reads_of(event: Event, on_device: bool) -> Iterator[_Seen]:
+    waited = whole(event.fields["device"]) if on_device and "device" in event.fields else None
+    for site, told, moved, of_device, ns, longest in _sites(event):
+        # Next to a device, numbers that lie on the host anyway (an optimizer's count of steps) cost nothing.
+        reads = told if waited is None else min(told, waited if of_device is None else of_device)
+        if reads:
+            yield _Seen(event, site, reads, 2 * moved > told, ns, longest)
+
+
+def _waits_of(event: Event) -> Iterator[_Seen]:
+    listed = event.fields.get("waits")
+    longest = {
+        (str(row[0]), str(row[1])): whole(row[4])
+        for row in (listed if isinstance(listed, list) else ())
+        if isinstance(row, list) and len(row) > 4
+    }
+    for site, kind, count, ns in traffic.waits(event):
+        if kind == traffic.WHOLE_DEVICE:
+            yield _Seen(event, site, count, False, ns, longest.get((site, kind)), waits=True)
+
+
+def _shares(seen: list[_Seen], rank: int, lasted: dict[int, float], spans: LongestWaits) -> list[float | None]:
+    """What all but the longest take of each step whose times were taken; None where the longest is not known."""
+    shares: list[float | None] = []
+    for each in seen:
+        step, ns, longest = each.event.step, each.ns, each.longest
+        if ns is not None and step in lasted:
+            cost = spans.beside(rank, step, each.site, ns) if longest is None else max(0, ns - longest)
+            shares.append(None if cost is None else cost / lasted[step])
+    return shares
 
 
 def _constant(reads: list[int]) -> bool:
@@ -214,15 +272,20 @@ def _too_many(loop: _Loop, contract: Contract) -> bool:
 
 
 def _dear(loop: _Loop, contract: Contract) -> bool:
-    """Very many reads, at half the share of the step that fewer have to take; or at a cost that nobody took."""
+    """Very many reads, at half the share of the step that fewer have to take; or at a cost that nobody took. Where only
+    the longest is not known, it may have taken all of the time."""
     share, very_many = contract.threshold("share"), loop.reads >= contract.threshold("reads_on_device")
     if loop.share is None:
-        return very_many
+        return very_many and not loop.timed
     return loop.reads >= contract.threshold("costly_reads") and loop.share >= (share / 2 if very_many else share)
 
 
-def _sites(event: Event) -> list[tuple[str, int, int, int | None, int | None]]:
-    """Line, reads, those of whole tensors, those of a device, nanoseconds; the last two where they were counted."""
+_Row = tuple[str, int, int, int | None, int | None, int | None]
+
+
+def _sites(event: Event) -> list[_Row]:
+    """Line, reads, those of whole tensors, those of a device, nanoseconds, those of the longest; the last three where
+    they were counted."""
     listed = event.fields.get("sites")
     if not isinstance(listed, list):
         return []
@@ -230,29 +293,31 @@ def _sites(event: Event) -> list[tuple[str, int, int, int | None, int | None]]:
     return [row for row in told if row[0].rpartition(":")[0].rpartition("/")[2] not in _TORCH_FILES]
 
 
-def _site(item: list[object]) -> tuple[str, int, int, int | None, int | None]:
-    told = [whole(each) for each in item[1:5]]
-    moved = told[1] if len(told) > 1 else 0
-    return str(item[0]), told[0], moved, told[2] if len(told) > 2 else None, told[3] if len(told) > 3 else None
+def _site(item: list[object]) -> _Row:
+    reads, moved, *counted = [whole(each) for each in (*item[1:6], *[0] * (3 - len(item)))]
+    of_device, ns, longest = (*counted, None, None, None)[:3]
+    return str(item[0]), reads, moved, of_device, ns, longest
 
 
 def _reading(loop: _Loop, contract: Contract) -> Violation:
     first = loop.events[0]
     what = f"one for each of {loop.tensors:,} parameters" if loop.per_parameter else "in every step"
+    what = "not as many in each" if loop.of_turns else what
     times = "" if not loop.per_parameter or loop.reads < 2 * loop.tensors else f", {loop.reads // loop.tensors} times"
     things = "copies {:,} tensors to the host" if loop.moves else "reads {:,} numbers back to the host"
     things = "waits {:,} times for the device" if loop.waits else things
     symptom = f"{loop.site} {things.format(loop.reads)} in a step, {what}{times}"
     evidence = tuple(event.id for event in loop.events[:3])
+    severity, explains = (Severity.INFO, frozenset[str]()) if loop.of_turns else (Severity.WARNING, traffic.EXPLAINED)
     waits = f"Each {'of them' if loop.waits else 'read'} waits until the device has finished everything before it"
     cost = "" if loop.share is None or not loop.on_device else f"; here all but one take {loop.share:.0%} of the step"
     text = f"{waits}{cost}." if loop.on_device else f"{waits}; on this CPU it costs little, on a GPU it is the step."
     known = loop.events[min(len(loop.events), int(contract.threshold("looks"))) - 1].step
     cause = "extra-transfers" if loop.moves else "host-sync-in-loop"
     return Violation(
-        contract.id, cause, Severity.WARNING, symptom, first.step, known, "",
+        contract.id, cause, severity, symptom, first.step, known, "",
         "transfer" if loop.moves else "host_sync", first.rank, evidence, cause=cause,
-        certainty=0.9 if loop.on_device else 0.85, static=True, explains=traffic.EXPLAINED,
+        certainty=0.9 if loop.on_device else 0.85, static=True, explains=explains,
         whys=(Because("Why is that slow?", text, "", evidence),),
         details={"question": "What does the host read in a step?", "asked": "What makes the steps slow?"},
         action=_action(loop),
@@ -264,6 +329,11 @@ def _action(loop: _Loop) -> str:
         return (
             "Take synchronize() out of the loop: a stream does its work in order, and whoever reads a number waits for "
             "it. To take times, wait once, at the end."
+        )
+    if loop.of_turns:
+        return (
+            "Keep on the host what an environment needs there (its state, a small policy), or step several "
+            "environments at once and read for all of them in one."
         )
     if loop.moves:
         return "Keep on the device what is computed there, and move a batch in one copy."

@@ -2,7 +2,7 @@
 
 Enters: ``launches`` events (Triton kernels, by line) and ``window`` events (every kernel, as the profiler saw it).
 Leaves: the part of C-GPUTRAIN-002 that speaks of launches, with the line or the block that launched them where either
-is known. Counted for each micro-batch: accumulation repeats them all.
+is known. Counted for each micro-batch: accumulation repeats them all, and so many only in a whole step are a note.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ class Launched(NamedTuple):
     event: Event
     name: str
     times: float
+    """For each micro-batch."""
+
+    micros: int
     site: str
     blocks: tuple[tuple[Brick, float], ...] = ()
     """Those that launched it, with how often: most first."""
@@ -37,8 +40,9 @@ class Launches:
 
     def judge(self, story: Story, contract: Contract) -> ContractResult:
         most = contract.threshold("identical_launches")
-        for rank in story.ranks:
-            found = _storm(list(_launched(story, rank)), most)
+        launched = [each for rank in story.ranks if (each := list(_launched(story, rank)))]
+        storms = [_storm(each, most) for each in launched] + [_storm(each, most / each[0].micros) for each in launched]
+        for found in storms:
             if found:
                 told = [_violation(found, _place(found, story), contract)]
                 return outcomes.broken(contract, told, f"{most:g} equal launches a step")
@@ -55,7 +59,7 @@ def _launched(story: Story, rank: int) -> Iterator[Launched]:
                 if isinstance(row, list) and len(row) >= 2:
                     site = str(row[2]) if len(row) > 2 else ""
                     blocks = tuple(_blocks(row[3], rank, story, micros)) if len(row) > 3 else ()
-                    yield Launched(event, str(row[0]), whole(row[1]) / micros, site, blocks)
+                    yield Launched(event, str(row[0]), whole(row[1]) / micros, micros, site, blocks)
 
 
 def _blocks(listed: Any, rank: int, story: Story, micros: int) -> Iterator[tuple[Brick, float]]:
@@ -101,13 +105,19 @@ def _violation(found: list[Launched], place: Place | None, contract: Contract) -
         alike = f", and about as often by {place.others} more like it" if place.others else ""
         where += f", {place.times:,.0f} of them by {place.brick}{alike}"
     brick = place.brick if place is not None else first.name
-    symptom = f"{short(first.name)} is launched {usual:,.0f} times in a step{where}"
+    micros, noted = first.micros, usual <= contract.threshold("identical_launches")
+    times = f"{usual:,.0f} times in a step"
+    if noted:
+        times = f"{usual * micros:,.0f} times in a step, {usual:,.0f} for each of {micros} micro-batches"
+    symptom = f"{short(first.name)} is launched {times}{where}"
     proof = tuple(each.event.id for each in found[:3])
-    text = "Each launch takes the host some microseconds, whatever it computes; so many take longer than the work."
+    text = "Each launch takes the host some microseconds, whatever it computes"
+    text += "; fewer and larger micro-batches make fewer of them." if noted else "; so many take longer than the work."
+    severity, explains = (Severity.INFO, frozenset[str]()) if noted else (Severity.WARNING, frozenset({"launch-storm"}))
     return Violation(
-        contract.id, "launches", Severity.WARNING, symptom, first.event.step, found[min(len(found), 2) - 1].event.step,
-        brick, "kernel", first.event.rank, proof, cause="launch-storm", certainty=0.9, static=True,
-        explains=frozenset({"launch-storm"}), whys=(Because("Why is that slow?", text, brick, proof),),
+        contract.id, "launches", severity, symptom, first.event.step, found[min(len(found), 2) - 1].event.step, brick,
+        "kernel", first.event.rank, proof, cause="launch-storm", certainty=0.9, static=True,
+        explains=explains, whys=(Because("Why is that slow?", text, brick, proof),),
         details={"question": "What makes the steps slow?", "asked": "What makes the steps slow?"},
         action="Do all rows (or positions) in one launch: let the grid run over them.",
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """The longest wait of each line in each step: it also waits for what was queued before, which one read would as well.
 
 Enters: spans of host reads, and of copies to the host. Leaves: what a line's reads take beside the longest of them,
-which is what reading many numbers costs more than reading one.
+which is what reading many numbers costs more than reading one. For journals whose ``syncs`` events do not say it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ class LongestWaits:
         if line in self._longest or len(self._longest) < _MOST:
             self._longest[line] = max(self._longest.get(line, 0), record.host_ns)
 
-    def beside(self, rank: int, step: int, site: str, ns: int, count: int) -> float:
-        """Of ``ns`` for ``count`` waits, all but the longest; but the usual one, where nobody took their times."""
-        return max(0.0, ns - self._longest.get((rank, step, site), ns / max(count, 1)))
+    def beside(self, rank: int, step: int, site: str, ns: int) -> int | None:
+        """Of ``ns`` for all waits of a line, all but the longest; None where no span says how long that was."""
+        longest = self._longest.get((rank, step, site))
+        return None if longest is None else max(0, ns - longest)
 
 
 def _waits(span: Span) -> bool:

@@ -17,6 +17,9 @@ NAMING = frozenset({"brick", "tensor", "model", "optimizer_created", "hyperparam
 """The kinds of events that say what a number or a name means."""
 Key = tuple[str, str]
 """A parameter across ranks: its model and its name."""
+LIMIT = 2**62
+"""No number of a run is as large: numpy takes it, and sums of a few."""
+_DIMENSIONS = 64
 
 
 class Tensor(NamedTuple):
@@ -78,7 +81,7 @@ class Names:
         )
         brick = self.brick(event.rank, fields.get("brick")) or Brick(Kind.BLOCK, name.rpartition(".")[0], model)
         shape = fields.get("shape")
-        numel = math.prod(whole(n, 1) for n in shape) if isinstance(shape, list) else 0
+        numel = whole(math.prod(whole(n, 1) for n in shape[:_DIMENSIONS])) if isinstance(shape, list) else 0
         tensor = Tensor(
             number, name, model, brick, bool(fields.get("trainable", True)), str(fields.get("dtype", "")),
             numel, fields.get("alias_of") is not None,
@@ -157,8 +160,10 @@ def _numbers(value: Any) -> list[int]:
 
 
 def whole(value: Any, otherwise: int = 0) -> int:
-    """``value`` where it is a whole number: journals can be damaged or come from elsewhere."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+    """``value`` where it is a whole number that a run can have: journals can be damaged or come from elsewhere."""
+    if isinstance(value, int) and not isinstance(value, bool) and -LIMIT < value < LIMIT:
+        return value
+    return otherwise
 
 
 def number(value: Any) -> float | None:

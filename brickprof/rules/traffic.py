@@ -26,6 +26,8 @@ WHOLE_DEVICE = "synchronize"
 """The kind of a wait until the device has nothing left to do."""
 _LEARNED = 4
 _LASTING = 3
+_SHOWS = 0.05
+"""Of the step: what copies have to take at least, where it is known."""
 _WAITED = 4.0
 """Bytes a nanosecond of a slow copy from ordinary memory: what the host waits longer, it waits for what was queued
 before."""
@@ -170,7 +172,7 @@ def crowd(story: Story, rank: int, found: list[Look], contract: Contract) -> Vio
     for site, seen in sorted(counts.items(), key=lambda item: -float(np.median(item[1]))):
         often = len(seen) >= max(contract.threshold("looks"), 0.8 * len(found))
         cost = float(np.median(shares[site])) if site in shares else None
-        if often and np.median(seen) >= contract.threshold("many_transfers") and (cost is None or cost >= 0.05):
+        if often and np.median(seen) >= contract.threshold("many_transfers") and (cost is None or cost >= _SHOWS):
             return _many(site, float(np.median(seen)), cost, found, contract)
     return None
 
@@ -194,11 +196,13 @@ def _many(site: str, usual: float, cost: float | None, found: list[Look], contra
 
 
 def grown(story: Story, rank: int, found: list[Look], contract: Contract) -> Violation | None:
-    """Many more copies than at first, in all of the last steps that were looked at: an evaluation is over by then."""
+    """Many more copies than at first, in all of the last steps that were looked at (an evaluation is over by then), at
+    a cost that shows or that nobody took: an agent whose episodes get longer copies more as well."""
     if contract.threshold("transfers"):
         return None
     later = _later(story, rank, found, lambda look: look.each, contract.threshold("more_transfers"))
-    if not later:
+    cost = _share(later, durations(story, rank)) if later else 0.0
+    if cost is not None and cost < _SHOWS:
         return None
     symptom = f"{_usual(later):g} transfers in a step since step {later[0].event.step:,}, "
     symptom += f"{_usual(found[:_LEARNED]):g} at first"
@@ -237,6 +241,23 @@ def _aside(story: Story, rank: int, first: list[Look], later: list[Look]) -> boo
     in powers of two."""
     steps = {event.step for kind in ("evaluation", "checkpoint") for event in story.events(kind, rank)}
     return all(look.event.step in steps for look in later) and not any(look.event.step in steps for look in first)
+
+
+def _share(found: list[Look], lasted: dict[int, float]) -> float | None:
+    """What copies take of a step; None where some were not timed, or no step was."""
+    costs = [(look.event.step, _cost(look)) for look in found]
+    known = [(step, ns) for step, ns in costs if ns is not None]
+    shares = [ns / lasted[step] for step, ns in known if step in lasted]
+    return float(np.median(shares)) if shares and len(known) == len(found) else None
+
+
+def _cost(look: Look) -> int | None:
+    """Nanoseconds of the copies of a step; None where somebody did not time one: of a line, of the script's brick."""
+    ns, counted = (whole(look.event.fields.get(name)) for name in ("ns", "count"))
+    listed = sum(line.count for line in look.lines)
+    if look.count > (counted if ns else listed) or not all(line.ns for line in look.lines if line.count):
+        return None
+    return max(ns, sum(line.ns for line in look.lines))
 
 
 def _longer_by_copies(later: list[Look], first: list[Look], lasted: dict[int, float]) -> float:

@@ -57,6 +57,8 @@ class Lane(NamedTuple):
     parts: list[tuple[int, int, str]]
     looking: int = 0
     """What brickprof took of the host's time, wherever in the step."""
+    looks: tuple[Interval, ...] = ()
+    """When some of that was, outside of every brick."""
 
 
 class _Timed(NamedTuple):
@@ -122,6 +124,22 @@ def step_budget(spans: pd.DataFrame | Iterable[Span]) -> dict[str, Any]:
         if mine:
             told[name] = _shares(mine)
     return {**told, "steps": sum(lane.name == "host" for lane in lanes)} if told else {}
+
+
+def most_idle(spans: pd.DataFrame | Iterable[Span]) -> float:
+    """The share of the host's step that is idle if brickprof looked inside of bricks, but for what is known to lie
+    outside of them."""
+    mine = [lane for step in _timed(spans) for lane in _lanes(step) if lane.name == "host" and lane.length > 0]
+    covered = [_covered([*((start, end) for start, end, _ in lane.parts), *lane.looks]) / lane.length for lane in mine]
+    return round(1.0 - sum(covered) / len(covered), 4) if covered else 1.0
+
+
+def _covered(intervals: Iterable[Interval]) -> int:
+    total, until = 0, 0
+    for start, end in sorted(intervals):
+        total += max(end - max(start, until), 0)
+        until = max(until, end)
+    return total
 
 
 def lanes(spans: pd.DataFrame | Iterable[Span]) -> list[Lane]:
@@ -227,7 +245,8 @@ def _lanes(step: list[_Timed]) -> list[Lane]:
     phases = [_phase(row.kind, row.phase) for row in inner]
     host = zip(inner, phases, strict=True)
     flat = _flat(((int(row.start_ns), int(row.end_ns), phase) for row, phase in host), (begin, end))
-    found = [Lane("host", end - begin, _filled(flat), _told(whole.attributes, "looking_ns") or 0)]
+    looking = max(min(_told(whole.attributes, "looking_ns") or 0, end - begin), 0)
+    found = [Lane("host", end - begin, _filled(flat), looking, _looks(whole.attributes, end - begin))]
     device = _device_lane(whole, inner, phases)
     return found if device is None else [*found, device]
 
@@ -257,13 +276,25 @@ def _filled(row: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     return sorted(found)
 
 
+def _looks(attributes: Any, length: int) -> tuple[Interval, ...]:
+    """Stretches of the step as its span has them; journals can be damaged or come from elsewhere."""
+    listed = _attribute(attributes, "looks")
+    rows = [row for row in listed if isinstance(row, list) and len(row) == 2] if isinstance(listed, list) else []
+    whole = [(start, end) for start, end in rows if isinstance(start, int) and isinstance(end, int)]
+    return tuple((start, end) for start, end in whole if 0 <= start < end <= length)
+
+
 def _told(attributes: Any, name: str) -> int | None:
+    value = _attribute(attributes, name)
+    return value if isinstance(value, int) else None
+
+
+def _attribute(attributes: Any, name: str) -> Any:
     try:
         told = json.loads(attributes) if isinstance(attributes, str) else attributes
-        value = told.get(name)
+        return told.get(name)
     except (ValueError, AttributeError):
         return None
-    return value if isinstance(value, int) else None
 
 
 def _phase(kind: str, phase: str) -> str:

@@ -49,12 +49,13 @@ class Read(NamedTuple):
 
 
 class Tally:
-    """Reads of one line: how many, of whole tensors, of a device, and nanoseconds until they were there."""
+    """Reads of one line: how many, of whole tensors, of a device, nanoseconds until they were there, and of the one
+    that took longest."""
 
-    __slots__ = ("count", "device", "ns", "whole")
+    __slots__ = ("count", "device", "longest", "ns", "whole")
 
     def __init__(self) -> None:
-        self.count = self.whole = self.device = self.ns = 0
+        self.count = self.whole = self.device = self.ns = self.longest = 0
 
 
 found: dict[Read, Tally] = {}
@@ -98,6 +99,7 @@ def _add(tally: Tally, ns: int, on_host: bool, whole: bool) -> None:
     tally.whole += whole
     tally.device += not on_host
     tally.ns += ns
+    tally.longest = max(tally.longest, ns)
 
 
 def _counted(original: Any, name: str) -> Any:

@@ -26,7 +26,7 @@ import numpy as np
 
 from brickprof.records import ROLES, Event, Record, Sample, Span
 from brickprof.rules.causality import Depth
-from brickprof.rules.names import NAMING, Names, number, whole
+from brickprof.rules.names import LIMIT, NAMING, Names, number, whole
 from brickprof.rules.story.grids import Columns, Grid
 from brickprof.rules.story.tracks import EMPTY, Track, track
 from brickprof.rules.use import Use
@@ -357,7 +357,7 @@ def _in_order(events: Iterable[Event]) -> list[Event]:
 
 def _wholes(events: Sequence[Event], name: str) -> Any:
     values: list[Any] = [event.fields.get(name) for event in events]
-    if set(map(type, values)) != {int}:
+    if set(map(type, values)) != {int} or max(map(abs, values)) >= LIMIT:
         values = list(map(whole, values))
     return _array(values)
 
