@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.cuda import _gpu_trace
 from torch.utils.flop_counter import FlopCounterMode
 
 import brickprof
@@ -1160,6 +1161,7 @@ def test_it_can_be_asked_for_where_somebody_attaches(tmp_path, monkeypatch, aske
         made.append(probe)
 
     monkeypatch.setattr(PendingProbe, "close", closed)
+    monkeypatch.setattr(Watch, "start", lambda watch, **_: False)
     with brickprof.attach(None, out=tmp_path, sync_check=asked):
         pass
     assert [probe._watch is not None for probe in made] == [asked is True]
@@ -1172,7 +1174,7 @@ def test_a_watch_that_cannot_begin_leaves_nothing_behind(monkeypatch):
     before, watch = torch.Tensor.tolist, Watch(lambda fields: None, lambda error: None)
     monkeypatch.setattr("brickprof.capture.pending.watch.Cuda", FakeMachine)
     monkeypatch.setattr("brickprof.capture.pending.watch.wrap_any_device", breaks)
-    heard = torch.cuda._gpu_trace.EventRecordCallbacks.callback_list
+    heard = _gpu_trace.EventRecordCallbacks.callback_list
     for _ in range(2):
         with pytest.raises(RuntimeError, match="another torch"):
             watch.start(ready=True)

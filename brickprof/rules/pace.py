@@ -88,7 +88,7 @@ class Budget:
             return outcomes.held(contract, told, threshold)
         if most >= contract.threshold("covered"):
             told = f"bricks cover {least:.1%} to {most:.1%} of the step"
-            why = f"brickprof's own looking takes {looking:.0%} of these steps, and not all of it is known to be between them"
+            why = f"brickprof's own looking takes {looking:.0%} of these steps, and some of it may lie inside bricks"
             return outcomes.unjudged(contract, f"{told}: {why}", told)
         why = "the rest is the script's own code between them; brickprof.brick(name) times a part of it"
         return outcomes.unjudged(contract, f"{told}; {why}", told)
