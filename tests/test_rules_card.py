@@ -11,7 +11,7 @@ from brickprof.contracts.verdicts import Severity, Verdict
 from brickprof.diagnosis import diagnose
 from brickprof.records import Event, Span
 from brickprof.reports import overview, terminal
-from brickprof.rules import card, card_memory, card_share, cards, hardware, throttle
+from brickprof.rules import card, card_memory, card_share, cards, growth_of_memory, hardware, throttle
 from brickprof.rules.mfu import mfu
 from brickprof.rules.peaks import peak
 from brickprof.rules.story import Story
@@ -505,6 +505,22 @@ def test_growth_outside_torch_is_told_and_growth_inside_is_left_to_its_own_rule(
         if record.kind == "memory":
             record.fields["device_reserved"] += int(record.step / 10) * GB
     assert not judge(made, card_memory.OutsideTorch).violations
+
+
+def test_memory_under_the_sanitizer_is_no_growth_of_the_run():
+    made = OnCard(**BIG)
+    for place, look in enumerate(made.looks()):
+        look.fields["memory_used"] = (20 + place) * GB
+        made.at("memory", look.step, place + 1.0, rss=GB, device_allocated=10 * GB, device_reserved=12 * GB)
+    assert judge(made, card_memory.OutsideTorch).violations
+    made.event("sanitizer", 0, rank=-1, what="start", tool="memcheck")
+    for rule in (card_memory.OutsideTorch, growth_of_memory.Stable):
+        judged = judge(made, rule)
+        assert judged.verdict is Verdict.NOT_EVALUATED and "compute-sanitizer" in judged.why
+    for step in range(20):
+        made.event("retained", step, graphs=step, since=0, looked=step + 1)
+    (violation,) = judge(made, growth_of_memory.Stable).violations
+    assert "still alive with their graphs" in violation.symptom, "what is alive is alive under it too"
 
 
 def test_memory_of_others_on_the_card_is_no_growth_of_the_run():

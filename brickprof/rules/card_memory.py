@@ -17,6 +17,7 @@ from brickprof.records import Event
 from brickprof.rules import cards, outcomes, wording
 from brickprof.rules.growth_of_memory import Growth, growth
 from brickprof.rules.names import number
+from brickprof.rules.sanitizer import SANITIZED, sanitized
 from brickprof.rules.story import Story, Track
 
 _QUESTION = "Where does the memory of the card go?"
@@ -34,6 +35,8 @@ class OutsideTorch:
         found = cards.sampled(story, contract)
         if isinstance(found, ContractResult):
             return found
+        if sanitized(story):
+            return outcomes.unjudged(contract, SANITIZED)
         looks = int(contract.threshold("looks"))
         untold = [_untold(card) for card in found if _track(story, card) is None]
         for card in found:

@@ -18,6 +18,7 @@ from brickprof.contracts.verdicts import Because, ContractResult, Severity, Viol
 from brickprof.records import Event
 from brickprof.rules import outcomes, wording
 from brickprof.rules.names import number, whole
+from brickprof.rules.sanitizer import SANITIZED, sanitized
 from brickprof.rules.story import Story, Track
 
 _ENDS = frozenset({"out-of-memory", "killed", "memory-growth", "slow"})
@@ -46,10 +47,15 @@ class Stable:
         if not story.trained:
             return outcomes.vacuous(contract, "nothing was trained")
         threshold = "no growth that goes on after warm-up"
+        measured = not sanitized(story)
         for rank in story.ranks:
-            leak = _kept(story, rank, contract) or _device(story, rank, contract) or _resident(story, rank, contract)
+            leak = _kept(story, rank, contract)
+            if leak is None and measured:
+                leak = _device(story, rank, contract) or _resident(story, rank, contract)
             if leak is not None:
                 return outcomes.broken(contract, [leak], threshold)
+        if not measured:
+            return outcomes.unjudged(contract, SANITIZED)
         grown = [found for rank in story.ranks if (found := growth(story.track("memory", "rss", rank))) is not None]
         if not grown:
             return outcomes.unjudged(contract, "too few looks at memory: one a second is written")

@@ -162,6 +162,14 @@ class Unwritten(_Sanitized):
         return outcomes.unjudged(contract, judged.why or judged.observed)
 
 
+SANITIZED = "under compute-sanitizer memory is taken piece by piece, and the tool takes its own beside it"
+
+
+def sanitized(story: Story) -> bool:
+    """Whether the run was made under one of its tools."""
+    return bool(story.events("sanitizer", -1))
+
+
 def in_a_line(events: list[Event], tool: str) -> str:
     """What a run under ``tool`` shows, to stand behind its name; "" where findings tell it."""
     rule = next((each for each in RULES if tool in each.tools), None)
