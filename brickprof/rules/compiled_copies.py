@@ -21,6 +21,8 @@ from brickprof.rules.traffic import ACTION, EXPLAINED, QUESTION
 
 _MOST = 100_000
 _MOST_NAMED = 3
+_FEWEST = 2
+"""Windows that accuse."""
 
 
 class Unplaced:
@@ -57,10 +59,11 @@ Windows = dict[int, int]
 def held_to(
     declared: float, windows: dict[int, Windows], where: str, story: Story, contract: Contract
 ) -> ContractResult | None:
-    """What the windows of each rank say of ``declared`` transfers a step; None where they do not decide it."""
+    """What the windows of each rank say of ``declared`` transfers a step; None where they do not decide it: one alone
+    may have met an evaluation."""
     threshold, more = f"{declared:g} transfers a step", contract.threshold("more_transfers")
     for rank, steps in windows.items():
-        if steps and min(steps.values()) > declared + more:
+        if len(steps) >= _FEWEST and min(steps.values()) > declared + more:
             return outcomes.broken(contract, [_over(declared, steps, rank, where, story, contract)], threshold)
     counts = [count for steps in windows.values() for count in steps.values()]
     if len(counts) < contract.threshold("looks") or max(counts) > declared:
